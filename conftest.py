@@ -1,0 +1,3 @@
+"""Hands pytest the plug-in."""
+
+pytest_plugins = ["suites.plugin"]

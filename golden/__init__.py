@@ -1,0 +1,1 @@
+"""Contracts, vectors and schemas: data that any language can read."""

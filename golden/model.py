@@ -1,0 +1,114 @@
+"""The typed form of the files under ``golden/``, from which ``golden/schema`` is generated."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Slug = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+ContractId = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+)+$")]
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+Size = Annotated[int, msgspec.Meta(ge=0)]
+Bits = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]+$")]
+IntegerType = Literal["int32", "int64", "uint64"]
+FloatType = Literal["float16", "bfloat16", "float32", "float64"]
+Layout = Literal["contiguous", "offset", "padded", "sliced", "transposed", "broadcast"]
+Family = Literal["witness", "xattention"]
+Kind = Literal[
+    "identity",
+    "contract",
+    "disabled",
+    "fallback",
+    "caveat",
+    "refusal",
+    "robustness",
+    "null",
+    "metric",
+]
+Operation = Literal[
+    "topology_witness_indices",
+    "apply_topology_witnesses",
+    "scatter_topology_witnesses_",
+    "segment_of",
+    "random_null",
+    "locality_null",
+    "segment_coverage",
+    "attention_mass_recall",
+]
+
+
+class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A tensor as data: values in row-major order.
+
+    Integers are exact. Floats appear twice: in ``data`` for people (the shortest decimal that
+    rounds to the value; "nan", "inf" and "-inf" by name) and in ``bits`` for machines (the
+    IEEE 754 pattern as hexadecimal digits, most significant first), and the two agree.
+    ``layout`` says how the tensor lay in memory when a case was found; readers may ignore it.
+    """
+
+    dtype: IntegerType | FloatType
+    shape: tuple[Size, ...]
+    data: tuple[int | float | Literal["nan", "inf", "-inf"], ...]
+    bits: tuple[Bits, ...] = ()
+    layout: Layout = "contiguous"
+
+
+class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The call must be refused (in Python with ValueError); ``argument`` is the one at fault."""
+
+    argument: str
+
+
+class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Why a vector exists."""
+
+    reason: Text
+    link: str = ""
+
+
+class Vector(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One case that someone kept: inputs by parameter name, and the expected value or the refusal.
+
+    For an in-place operation ``expected`` is the buffer after the call.
+    """
+
+    id: Slug
+    contracts: tuple[ContractId, ...]
+    notes: tuple[Slug, ...]
+    inputs: dict[str, Tensor | int]
+    expected: Tensor | int | None = None
+    refusal: Refusal | None = None
+
+    def __post_init__(self) -> None:
+        if (self.expected is None) == (self.refusal is None):
+            raise ValueError(f"vector {self.id!r} needs `expected` or `refusal`, and not both")
+
+
+class VectorFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``golden/<family>/<operation>.json``."""
+
+    schema: Literal[1]
+    operation: Operation
+    notes: dict[Slug, Note]
+    vectors: tuple[Vector, ...]
+
+
+class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One checkable statement of the specification.
+
+    ``source`` names the section of the source document or the ruling. ``no_vector`` says why no
+    vector can show the contract; it is empty for a contract that has one.
+    """
+
+    id: ContractId
+    family: Family
+    kind: Kind
+    operations: tuple[Operation, ...]
+    statement: Text
+    source: Text
+    no_vector: str = ""
+
+
+class ContractFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``golden/contracts.toml``."""
+
+    contract: tuple[Contract, ...]

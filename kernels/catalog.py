@@ -1,0 +1,109 @@
+"""From the name given to ``--impl`` to an implementation."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Final
+
+from kernels import api
+
+KERNELS: Final = (api.WitnessKernels,)
+MEASURES: Final = (api.WitnessMeasures,)
+BUILT_IN: Final = {
+    "torch": ("kernels.witness.torch_reference",),
+    "triton": ("kernels.witness.triton_fused",),
+}
+
+
+class CatalogError(ValueError):
+    """An ``--impl`` that cannot be loaded: one line that says what, where and what to do."""
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """Operations by name, and for each that launches a Triton kernel, which one it must launch."""
+
+    name: str
+    operations: Mapping[str, Callable[..., Any]]
+    kernels: Mapping[str, str] = field(default_factory=dict)
+
+
+def signatures() -> dict[str, inspect.Signature]:
+    """The signature of every operation of the specification, from `kernels.api`."""
+    return {
+        name: _without_self(inspect.signature(function))
+        for protocol in (*KERNELS, *MEASURES)
+        for name, function in vars(protocol).items()
+        if inspect.isfunction(function) and not name.startswith("_")
+    }
+
+
+def _without_self(signature: inspect.Signature) -> inspect.Signature:
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def load(name: str) -> Implementation:
+    """The built-in implementation of that name, or the importable module.
+
+    A module provides an operation by having a function of its name, whose first parameters are
+    the ones in `kernels.api`, in their order; further ones need defaults. A module's optional
+    ``KERNELS`` maps an operation to the Triton kernel it must launch.
+
+    Raises CatalogError.
+    """
+    modules = [_import(module, name) for module in BUILT_IN.get(name, (name,))]
+    operations: dict[str, Callable[..., Any]] = {}
+    kernels: dict[str, str] = {}
+    for module in modules:
+        for operation, signature in signatures().items():
+            if hasattr(module, operation):
+                operations[operation] = _checked(module, operation, signature)
+        kernels.update(getattr(module, "KERNELS", {}))
+    if not operations:
+        raise CatalogError(
+            f"--impl {name}: the module has no operation of the specification; "
+            f"define at least one of {', '.join(signatures())}"
+        )
+    return Implementation(name, operations, kernels)
+
+
+def _import(module: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        # A missing dependency of the module is another mistake than a mistyped name.
+        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+            raise CatalogError(
+                f"--impl {name}: no built-in implementation and no importable module of that name; "
+                f"use one of {', '.join(BUILT_IN)}, or a module on the import path"
+            ) from error
+        raise CatalogError(f"--impl {name}: its import fails, {error}; install it first") from error
+    except (Exception, SystemExit) as error:
+        raise CatalogError(
+            f"--impl {name}: its import fails with {type(error).__name__}: "
+            f"{' '.join(str(error).split())}; `python -c 'import {module}'` shows where"
+        ) from error
+
+
+def _checked(module: ModuleType, operation: str, wanted: inspect.Signature) -> Callable[..., Any]:
+    function = getattr(module, operation)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise CatalogError(
+            f"--impl {module.__name__}: {operation} is not a function with a readable signature; "
+            f"define it as {operation}({', '.join(wanted.parameters)})"
+        ) from error
+    names = list(wanted.parameters)
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first, further = parameters[: len(names)], parameters[len(names) :]
+    matches = [p.name for p in first if p.kind in positional] == names
+    optional = all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in further)
+    if not (matches and optional):
+        raise CatalogError(
+            f"--impl {module.__name__}: {operation}({', '.join(p.name for p in parameters)}) has "
+            f"another signature; the specification's is {operation}({', '.join(names)})"
+        )
+    return function  # type: ignore[no-any-return]

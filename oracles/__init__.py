@@ -1,0 +1,1 @@
+"""The specification's mathematics, in the standard library and nothing else."""

@@ -1,0 +1,1 @@
+"""Cases, comparison, strategies, and the tests."""

@@ -1,0 +1,378 @@
+"""The pytest plug-in: options, fixtures, markers, verdicts, the matrix and the record."""
+
+import hashlib
+import os
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import hypothesis
+import msgspec
+import pytest
+import torch
+
+from golden import files
+from golden.canonical import vector_text
+from golden.model import Contract, Note, Refusal, Vector, VectorFile
+from golden.record import Measurement, Verdict
+from kernels import catalog
+from suites import recording as record
+from suites.cases import SPECIFICATIONS, Case, to_golden
+from suites.explain import explain
+from suites.runner import ORACLE, Runner
+from suites.verdicts import Nonconformance, Status, Unsupported
+from suites.watch.interpreter import fold_reductions
+
+ROOT: Final = Path(__file__).parent.parent
+STATE: Final = pytest.StashKey["State"]()
+CASES: Final = 100  # generated cases a test
+
+
+@dataclass
+class State:
+    """What the options came to."""
+
+    implementations: list[catalog.Implementation]
+    device: torch.device
+    seed: int
+    contracts: dict[str, Contract]
+    replayed: VectorFile | None
+    recording: record.Recording = field(default_factory=record.Recording)
+
+    @property
+    def names(self) -> list[str]:
+        return [implementation.name for implementation in self.implementations]
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("conformance")
+    group.addoption(
+        "--impl",
+        action="append",
+        metavar="NAME",
+        help="implementation to test: a built-in name "
+        f"({', '.join(catalog.BUILT_IN)}) or an importable module whose functions carry the "
+        "specification's names; may be repeated (default: every built-in one)",
+    )
+    group.addoption("--device", default="cpu", help="torch device to test on (default: cpu)")
+    group.addoption("--seed", type=int, default=0, help="seed of generated cases (default: 0)")
+    group.addoption(
+        "--record",
+        metavar="PATH",
+        default=".conformance/record.jsonl",
+        help="where to write the record (default: .conformance/record.jsonl)",
+    )
+    group.addoption(
+        "--replay", metavar="FILE", help="run the cases of this vector file and nothing else"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "contract(*ids): the contracts that a test checks")
+    config.addinivalue_line(
+        "markers", "measures: about nulls and metrics, which an implementation need not have"
+    )
+    device = _device(config.getoption("--device"))
+    # Triton decides at the definition of a kernel, so before any implementation is imported.
+    os.environ["TRITON_INTERPRET"] = "1" if device.type == "cpu" else "0"
+    try:
+        names: list[str] = list(dict.fromkeys(config.getoption("--impl") or catalog.BUILT_IN))
+        replay: str | None = config.getoption("--replay")
+        config.stash[STATE] = State(
+            implementations=[catalog.load(name) for name in names],
+            device=device,
+            seed=config.getoption("--seed"),
+            contracts=files.load_contracts(),
+            replayed=files.read_vectors(Path(replay)) if replay else None,
+        )
+        for operation in SPECIFICATIONS:
+            files.load_vectors(operation)
+    except (catalog.CatalogError, files.GoldenError) as error:
+        raise pytest.UsageError(str(error)) from error
+    if replay:
+        config.args = [str(ROOT / "suites" / "test_replay.py")]
+    _configure_hypothesis(config)
+    if device.type == "cpu":
+        fold_reductions()
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise pytest.UsageError(
+            f"--device {name}: not a torch device; use cpu, cuda or cuda:N"
+        ) from error
+
+
+def _configure_hypothesis(config: pytest.Config) -> None:
+    """The same cases for the same seed, whatever ran before; no time limit on an interpreter."""
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(config.getoption("--seed"))
+    hypothesis.settings.register_profile(
+        "conformance",
+        max_examples=CASES,
+        deadline=None,
+        database=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        suppress_health_check=[
+            hypothesis.HealthCheck.too_slow,
+            hypothesis.HealthCheck.function_scoped_fixture,
+        ],
+    )
+    if not config.getoption("--hypothesis-profile"):
+        hypothesis.settings.load_profile("conformance")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    state = config.stash[STATE]
+    return (
+        f"conformance: {', '.join(state.names)} on {record.describe(state.device)}, "
+        f"seed {state.seed}"
+    )
+
+
+# --- fixtures and collection ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def implementation(request: pytest.FixtureRequest) -> Runner:
+    """Each implementation under test in turn."""
+    return Runner(request.param, request.config.stash[STATE].device)
+
+
+@pytest.fixture
+def implementation_or_oracle(request: pytest.FixtureRequest) -> Runner:
+    """Each implementation under test and, first, the oracle: for what must hold of both."""
+    return Runner(request.param, request.config.stash[STATE].device)
+
+
+@pytest.fixture
+def replayed(request: pytest.FixtureRequest) -> tuple[str, Vector]:
+    """Each vector of the file given to ``--replay``, with its operation."""
+    operation_and_vector: tuple[str, Vector] = request.param
+    return operation_and_vector
+
+
+RUNNERS: Final = ("implementation", "implementation_or_oracle")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    state = metafunc.config.stash[STATE]
+    for fixture in RUNNERS:
+        if fixture in metafunc.fixturenames:
+            tested = list(state.implementations)
+            if metafunc.definition.get_closest_marker("measures"):
+                tested = [i for i in tested if _measures(i)]
+            if fixture == "implementation_or_oracle":
+                tested.insert(0, ORACLE)
+            names = [i.name for i in tested]
+            metafunc.parametrize(fixture, tested, ids=names, indirect=True)
+    if "replayed" in metafunc.fixturenames and state.replayed is not None:
+        metafunc.parametrize(
+            "replayed",
+            [
+                pytest.param(
+                    (state.replayed.operation, vector),
+                    id=vector.id,
+                    marks=pytest.mark.contract(*vector.contracts),
+                )
+                for vector in state.replayed.vectors
+            ],
+            indirect=True,
+        )
+
+
+def _measures(implementation: catalog.Implementation) -> bool:
+    """Whether it has any of the operations that a kernel author need not have."""
+    return any(vars(m).keys() & implementation.operations.keys() for m in catalog.MEASURES)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    state = config.stash[STATE]
+    for item in items:
+        for unknown in set(_contracts(item)) - state.contracts.keys():
+            raise pytest.UsageError(
+                f"{item.nodeid}: no contract {unknown!r}; add it to golden/contracts.toml"
+            )
+    if state.device.type == "cuda" and not torch.cuda.is_available():
+        missing = pytest.mark.skip(reason=f"no device {state.device} on this machine")
+        for item in items:
+            if _runner_name(item):
+                item.add_marker(missing)
+
+
+def _contracts(item: pytest.Item) -> tuple[str, ...]:
+    marks = reversed(list(item.iter_markers("contract")))
+    return tuple(dict.fromkeys(id_ for mark in marks for id_ in mark.args))
+
+
+def _runner_name(item: pytest.Item) -> str | None:
+    """The name of the implementation that a test is about, if it is about one."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return next((parameters[f].name for f in RUNNERS if f in parameters), None)
+
+
+# --- verdicts ------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    name = _runner_name(item)
+    if name is None or (call.when != "call" and report.passed):
+        return report
+    cases = max((r.cases for r in _runners(item)), default=0)
+    if report.passed and cases == 0:
+        report.outcome = "failed"
+        report.longrepr = "the test passed without judging a case"
+    status = _status(report, call)
+    error = call.excinfo.value if call.excinfo else None
+    if isinstance(error, Nonconformance):
+        report.longrepr = explain(error, name, _rerun(item, name, error))
+    verdict = Verdict(
+        test=item.nodeid,
+        implementation=name,
+        contracts=_contracts(item),
+        status=status,
+        cases=cases,
+        detail="" if status == "passed" else _detail(report, error),
+    )
+    report.user_properties.append(record.attach(verdict))
+    return report
+
+
+def _runners(item: pytest.Item) -> Iterable[Runner]:
+    arguments = getattr(item, "funcargs", {})
+    return (arguments[f] for f in RUNNERS if f in arguments)
+
+
+def _status(report: pytest.TestReport, call: pytest.CallInfo[None]) -> Status:
+    error = call.excinfo.value if call.excinfo else None
+    if report.passed:
+        return "passed"
+    if isinstance(error, Unsupported):
+        return "unsupported"
+    if report.skipped:
+        return "not-run"
+    if isinstance(error, Nonconformance):
+        return error.status
+    if isinstance(error, pytest.fail.Exception) and str(error).startswith("Timeout"):
+        return "timed-out"
+    return "harness-error"
+
+
+def _detail(report: pytest.TestReport, error: BaseException | None) -> str:
+    """One line: the reason of a skip, the statement of a failure, or the error's own words."""
+    text = str(error) if error is not None else str(report.longrepr)
+    return " ".join(text.split())
+
+
+def _rerun(item: pytest.Item, name: str, failure: Nonconformance) -> str:
+    """Write the case out as a vector; the command that runs exactly it."""
+    path = _keep(failure, _contracts(item), item.config.invocation_params.dir)
+    state = item.config.stash[STATE]
+    chosen = f" --impl {name}" if name != ORACLE.name else ""
+    device = f" --device {state.device}" if state.device.type != "cpu" else ""
+    return f"python -m pytest --replay {path}{chosen}{device}"
+
+
+def _keep(failure: Nonconformance, contracts: tuple[str, ...], folder: Path) -> Path:
+    case = failure.case
+    digest = hashlib.sha256(msgspec.json.encode(dict(case.inputs))).hexdigest()[:8]
+    expected, refusal = _outcome(case)
+    vector = Vector(
+        id=f"counterexample-{digest}",
+        contracts=contracts,
+        notes=("counterexample",),
+        inputs=dict(case.inputs),
+        expected=expected,
+        refusal=refusal,
+    )
+    notes = {"counterexample": Note(failure.statement)}
+    path = Path(".conformance", "failures", f"{case.operation}-{digest}.json")
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_text(
+        vector_text(VectorFile(1, case.operation, notes, (vector,))), encoding="utf-8"
+    )
+    return path
+
+
+def _outcome(case: Case) -> tuple[Any, Refusal | None]:
+    try:
+        return to_golden(case.expected()), None
+    except ValueError as error:  # the oracle's messages begin with the argument at fault
+        return None, Refusal(str(error).partition(" ")[0])
+
+
+# --- the end of a run ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measure(request: pytest.FixtureRequest) -> Any:
+    """Puts a figure into the record: ``measure(implementation_name, figure_name, value)``."""
+
+    def add(implementation: str, name: str, value: float) -> None:
+        line = Measurement(implementation, name, value)
+        request.node.user_properties.append(record.attach(line))
+
+    return add
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):
+        session.config.pluginmanager.register(_Controller(session.config), "conformance-controller")
+
+
+class _Controller:
+    """Collects what the workers report; the only process that writes the record."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.state = config.stash[STATE]
+        self.recording = self.state.recording
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            self.recording.add(report.user_properties)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if not self.recording.verdicts:
+            return
+        if exitstatus == pytest.ExitCode.OK and not self.recording.measured:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+        header = record.header(
+            ROOT,
+            self.state.device,
+            self.state.seed,
+            self.state.names,
+            self.config.invocation_params.args,
+        )
+        self.recording.write(self._path(), header, int(session.exitstatus))
+
+    def _path(self) -> Path:
+        return self.config.invocation_params.dir / self.config.getoption("--record")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.recording.verdicts:
+            return
+        state = self.state
+        terminalreporter.section("conformance")
+        matrix = self.recording.matrix(state.contracts, [ORACLE.name, *state.names])
+        colour = terminalreporter.hasmarkup
+        terminalreporter.write_line(record.render(matrix, colour=colour))
+        terminalreporter.write_line(
+            f"{matrix.row_count} contracts, {self.recording.cases:,} cases: "
+            f"{', '.join(state.names)} on {record.describe(state.device)}, seed {state.seed}"
+        )
+        terminalreporter.write_line(f"record: {self.config.getoption('--record')}")

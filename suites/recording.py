@@ -1,0 +1,147 @@
+"""From test reports to the record and to the matrix that closes a run."""
+
+import io
+import platform
+import subprocess
+from collections import Counter
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+import torch
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from golden.record import Footer, Header, Line, Measurement, Verdict
+from suites.verdicts import SEVERITY, Status
+
+SCHEMA = 1
+DISTRIBUTION = "sparse-conformance"
+TOOLS = ("torch", "triton", "numpy", "hypothesis", "pytest")
+STYLES: dict[str, str] = {"passed": "green", "deviates": "green", "unsupported": "yellow"}
+
+
+def header(
+    root: Path, device: torch.device, seed: int, names: Iterable[str], arguments: Iterable[str]
+) -> Header:
+    return Header(
+        schema=SCHEMA,
+        version=_version(DISTRIBUTION) or "checkout",
+        commit=_commit(root),
+        versions={"python": platform.python_version()}
+        | {tool: version for tool in TOOLS if (version := _version(tool))},
+        device=describe(device),
+        seed=seed,
+        implementations=tuple(names),
+        arguments=tuple(arguments),
+    )
+
+
+def describe(device: torch.device) -> str:
+    """The device as a person names it, and how Triton runs on it."""
+    if device.type == "cuda" and torch.cuda.is_available():
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    if device.type == "cpu":
+        return f"cpu ({platform.machine()}, Triton interpreted)"
+    return str(device)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _commit(root: Path) -> str:
+    """The checkout's commit, or nothing where this is no checkout or git is missing."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+class Recording:
+    """The verdicts and measurements of one run, in the order in which tests are named."""
+
+    def __init__(self) -> None:
+        self.verdicts: list[Verdict] = []
+        self.measurements: list[Measurement] = []
+
+    def add(self, properties: Iterable[tuple[str, object]]) -> None:
+        """Take what the plug-in attached to a test report."""
+        for name, value in properties:
+            if name == "verdict":
+                self.verdicts.append(msgspec.convert(value, Verdict))
+            elif name == "measurement":
+                self.measurements.append(msgspec.convert(value, Measurement))
+
+    @property
+    def cases(self) -> int:
+        return sum(verdict.cases for verdict in self.verdicts)
+
+    @property
+    def measured(self) -> bool:
+        """Whether any verdict says more than that nothing was run."""
+        return any(v.status not in ("not-run", "unsupported") for v in self.verdicts)
+
+    def write(self, path: Path, header: Header, exit_status: int) -> None:
+        """One line at a time, in an order that does not depend on the number of workers."""
+        statuses = Counter(verdict.status for verdict in self.verdicts)
+        lines: list[Line] = [
+            header,
+            *sorted(self.verdicts, key=lambda v: (v.test, v.implementation)),
+            *sorted(self.measurements, key=lambda m: (m.implementation, m.name)),
+            Footer(dict(sorted(statuses.items())), self.cases, exit_status),
+        ]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            file.writelines(msgspec.json.encode(line) + b"\n" for line in lines)
+
+    def matrix(self, order: Iterable[str], names: Iterable[str]) -> Table:
+        """Contract by implementation: the worst status, and the number of cases."""
+        columns = list(names)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("contract", no_wrap=True)
+        for name in columns:
+            table.add_column(name, no_wrap=True)
+        for contract in order:
+            cells = [self._cell(contract, name) for name in columns]
+            if any(cells):
+                table.add_row(contract, *cells)
+        return table
+
+    def _cell(self, contract: str, implementation: str) -> Text:
+        verdicts = [
+            verdict
+            for verdict in self.verdicts
+            if verdict.implementation == implementation and contract in verdict.contracts
+        ]
+        if not verdicts:
+            return Text("")
+        status = min((v.status for v in verdicts), key=SEVERITY.index)
+        cases = sum(verdict.cases for verdict in verdicts)
+        return Text(f"{status} {cases:,}", style=STYLES.get(status, "red"))
+
+
+def attach(line: Verdict | Measurement) -> tuple[str, object]:
+    """A line as a report property; report properties travel from worker to controller as data."""
+    return type(line).__name__.lower(), msgspec.to_builtins(line)
+
+
+def render(renderable: RenderableType, *, colour: bool) -> str:
+    """Text for pytest's terminal, which may be a log."""
+    out = io.StringIO()
+    Console(file=out, width=110, force_terminal=colour, no_color=not colour).print(renderable)
+    return out.getvalue().rstrip()
+
+
+__all__ = ["Recording", "Status", "attach", "describe", "header", "render"]

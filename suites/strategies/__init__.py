@@ -1,0 +1,1 @@
+"""Hypothesis strategies that draw what breaks kernels."""

@@ -1,0 +1,159 @@
+"""Cases of the witness family, drawn where kernels break: at edges, limits, and odd layouts."""
+
+from typing import Literal
+
+import numpy as np
+from hypothesis import strategies as st
+
+from golden.model import Layout, Operation, Tensor
+from suites.cases import ROWS, Case
+
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
+MERGES: tuple[Operation, ...] = ("apply_topology_witnesses", "scatter_topology_witnesses_")
+ROW_OPERATIONS: tuple[Operation, ...] = ("topology_witness_indices", *MERGES)
+
+# What a learned row may hold. `any`: whatever int32 holds. `legal`: tokens of the row's context
+# and padding. `distinct`: legal, and no token twice.
+Tokens = Literal["any", "legal", "distinct"]
+
+MATRIX_LAYOUTS: tuple[Layout, ...] = ("contiguous", "offset", "padded", "sliced", "transposed")
+VECTOR_LAYOUTS: tuple[Layout, ...] = ("contiguous", "offset", "sliced")
+
+
+def segment_counts(operation: Operation) -> st.SearchStrategy[int]:
+    """Few, the limits of the 64-bit mask, and past them where the operation has no limit."""
+    counts = [1, 2, 3, 4, 5, 8, 31, 32, 33, 63, 64]
+    if operation == "topology_witness_indices":
+        counts += [65, 100, 128, 130]
+    return st.sampled_from(counts)
+
+
+def context_lengths(segments: int, *, at_least: int = INT32_MIN) -> st.SearchStrategy[int]:
+    """Around S, around 0, around the limits of int32, and anything between."""
+    special = [16, 1, 0, segments - 1, segments, segments + 1, 2 * segments + 1, -1, -3]
+    special += [INT32_MAX, INT32_MAX - 1, 2**30, INT32_MIN]
+    return st.one_of(
+        st.sampled_from([length for length in special if length >= at_least]),
+        st.integers(max(at_least, 0), 200),
+        st.integers(max(at_least, 0), INT32_MAX),
+    )
+
+
+@st.composite
+def learned_rows(
+    draw: st.DrawFn, topk: int, length: int, segments: int, tokens: Tokens
+) -> list[int]:
+    """``topk`` entries, many of them at a segment's edge or one beside it."""
+    context = max(length, 1)
+    effective = min(segments, context)
+    chosen = draw(st.lists(st.integers(0, effective), max_size=4))
+    edges = [-(-s * context // effective) + beside for s in chosen for beside in (0, -1, 1)]
+    inside = st.integers(0, context - 1)
+    pool = st.one_of(
+        st.sampled_from([x for x in edges if 0 <= x < context] or [0]), inside, st.just(-1)
+    )
+    if length <= 0 and tokens != "any":
+        pool = st.just(-1)
+    if tokens == "any":
+        negatives = st.sampled_from([-1, -2, -64, INT32_MIN])
+        past = [length, length + 1, 2 * context, 64 * context, INT32_MAX, INT32_MAX - 1]
+        beyond = st.sampled_from([x for x in past if 0 <= x <= INT32_MAX] or [INT32_MAX])
+        pool = st.one_of(pool, pool, negatives, beyond, st.integers(INT32_MIN, INT32_MAX))
+    if tokens == "distinct":
+        return draw(st.lists(pool, min_size=topk, max_size=topk).map(_without_repeats))
+    return draw(st.lists(pool, min_size=topk, max_size=topk))
+
+
+def _without_repeats(row: list[int]) -> list[int]:
+    """A token's second appearance becomes padding."""
+    return [x if x not in row[:slot] else -1 for slot, x in enumerate(row)]
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn,
+    operation: Operation,
+    *,
+    tokens: Tokens = "any",
+    rows: st.SearchStrategy[int] = st.integers(0, 3),  # noqa: B008
+    shortest: int = INT32_MIN,
+    layouts: bool = True,
+) -> Case:
+    """A case of a few rows that shrinks to one a person can check by hand.
+
+    ``shortest`` is the least context length; ``layouts`` lets tensors lie otherwise than
+    contiguous.
+    """
+    segments = draw(segment_counts(operation), label="num_segments")
+    widths = [4, 1, 2, 3, 0, 7, 13, segments - 1, segments, segments + 1, segments + 3]
+    topk = draw(st.sampled_from([w for w in widths if 0 <= w <= 70]), label="topk")
+    lengths = draw(
+        rows.flatmap(
+            lambda n: st.lists(context_lengths(segments, at_least=shortest), min_size=n, max_size=n)
+        ),
+        label="context_lens",
+    )
+    learned = [x for n in lengths for x in draw(learned_rows(topk, n, segments, tokens))]
+    return assemble(
+        operation,
+        learned=Tensor("int32", (len(lengths), topk), tuple(learned), layout=draw_layout(draw, MATRIX_LAYOUTS, layouts)),
+        lengths=draw(_lengths_tensor(lengths, layouts)),
+        segments=segments,
+        keep=draw(st.integers(0, topk), label="learned_keep"),
+        replacements=draw(st.one_of(st.integers(0, 4), st.integers(0, 80)), label="replacements"),
+    )
+
+
+def draw_layout(draw: st.DrawFn, choices: tuple[Layout, ...], vary: bool) -> Layout:
+    return draw(st.sampled_from(choices)) if vary else "contiguous"
+
+
+@st.composite
+def _lengths_tensor(draw: st.DrawFn, lengths: list[int], layouts: bool) -> Tensor:
+    dtype: Literal["int32", "int64"] = draw(st.sampled_from(["int32", "int64"]))  # type: ignore[arg-type]
+    choices = VECTOR_LAYOUTS + (("broadcast",) if len(set(lengths)) == 1 else ())
+    return Tensor(dtype, (len(lengths),), tuple(lengths), layout=draw_layout(draw, choices, layouts))
+
+
+def assemble(
+    operation: Operation,
+    *,
+    learned: Tensor,
+    lengths: Tensor,
+    segments: int,
+    keep: int = 0,
+    replacements: int = 0,
+) -> Case:
+    """The case, with the parameters that the operation has."""
+    inputs: dict[str, Tensor | int] = {ROWS[operation]: learned, "context_lens": lengths}
+    if operation == "apply_topology_witnesses":
+        inputs |= {"learned_keep": keep, "max_replacements": replacements}
+    return Case(operation, inputs | {"num_segments": segments})
+
+
+@st.composite
+def large_cases(
+    draw: st.DrawFn, operation: Operation, *, rows: int, topks: tuple[int, ...]
+) -> Case:
+    """Too many entries to draw one by one: filled from a drawn seed.
+
+    Half the entries of a row lie in its context, in a part of it so that segments stay empty; the
+    rest is padding, out of range, or anything.
+    """
+    generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1), label="seed"))
+    segments = draw(st.sampled_from([64, 1, 7, 63]), label="num_segments")
+    topk = draw(st.sampled_from(topks), label="topk")
+    lengths = generator.choice([0, 1, segments, 500, 4096, 131072, INT32_MAX], rows)
+    part = np.maximum(lengths // generator.integers(1, 9, rows), 1)[:, None]
+    inside = generator.integers(0, 2**62, (rows, topk)) % part
+    anything = generator.integers(INT32_MIN, 2**31, (rows, topk))
+    kind = generator.random((rows, topk))
+    learned = np.where(kind < 0.6, inside, np.where(kind < 0.9, -1, anything))
+    return assemble(
+        operation,
+        learned=Tensor("int32", (rows, topk), tuple(learned.flatten().tolist()), layout=draw(st.sampled_from(MATRIX_LAYOUTS))),
+        lengths=Tensor("int64", (rows,), tuple(lengths.tolist())),
+        segments=segments,
+        keep=draw(st.sampled_from([max(topk - segments, 0), 0, topk // 2, topk])),
+        replacements=draw(st.sampled_from([segments, 1, topk])),
+    )

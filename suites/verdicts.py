@@ -1,0 +1,66 @@
+"""How a case can end other than well."""
+
+from typing import Literal
+
+import pytest
+import torch
+
+from suites.cases import Case
+
+Status = Literal[
+    "passed",
+    "failed",
+    "deviates",
+    "stale-deviation",
+    "unsupported",
+    "crashed",
+    "timed-out",
+    "harness-error",
+    "not-run",
+]
+
+# Worst first: a contract checked by several tests has the worst of their statuses.
+SEVERITY: tuple[Status, ...] = (
+    "harness-error",
+    "crashed",
+    "timed-out",
+    "failed",
+    "stale-deviation",
+    "unsupported",
+    "not-run",
+    "deviates",
+    "passed",
+)
+
+
+class Nonconformance(AssertionError):
+    """An implementation did not do what a contract says.
+
+    ``row`` is the row that shows it, where one does; ``expected`` is None when the statement is
+    about the result alone and ``actual`` when there is no result.
+    """
+
+    def __init__(
+        self,
+        statement: str,
+        case: Case,
+        *,
+        status: Status = "failed",
+        expected: torch.Tensor | None = None,
+        actual: torch.Tensor | None = None,
+        row: int | None = None,
+    ) -> None:
+        super().__init__(statement)
+        self.statement = statement
+        self.case = case
+        self.status: Status = status
+        self.expected = expected
+        self.actual = actual
+        self.row = row
+
+
+class Unsupported(pytest.skip.Exception):
+    """The implementation lacks the operation."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(f"no {operation}", allow_module_level=False)

@@ -1,0 +1,114 @@
+"""Every implementation against the oracle: generated cases, and every small row there is."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from golden.model import Operation, Tensor
+from suites.cases import Case
+from suites.contracts import contract
+from suites.runner import Runner
+from suites.strategies.witness import (
+    INT32_MAX,
+    ROW_OPERATIONS,
+    assemble,
+    cases,
+    large_cases,
+)
+
+every_operation = pytest.mark.parametrize("operation", ROW_OPERATIONS)
+whole_policy = contract(
+    "witness.coordinates.range",
+    "witness.rows.independent",
+    "witness.out-of-range.marks",
+    "witness.arithmetic.exact",
+)
+
+
+@whole_policy
+@every_operation
+@given(data=st.data())
+@settings(max_examples=300)
+def test_a_few_rows(implementation: Runner, operation: Operation, data: st.DataObject) -> None:
+    implementation.judge(data.draw(cases(operation)))
+
+
+@whole_policy
+@every_operation
+@given(data=st.data())
+@settings(max_examples=12)
+def test_around_and_past_the_width_of_a_block(
+    implementation: Runner, operation: Operation, data: st.DataObject
+) -> None:
+    topks = (1023, 1024, 1025, 2047, 2048, 2049, 3 * 1024 + 1, 509, 4093)
+    implementation.judge(data.draw(large_cases(operation, rows=1, topks=topks)))
+
+
+@whole_policy
+@every_operation
+@given(data=st.data())
+@settings(max_examples=1)
+def test_a_very_wide_row(
+    implementation: Runner, operation: Operation, data: st.DataObject
+) -> None:
+    implementation.judge(data.draw(large_cases(operation, rows=1, topks=(65536,))))
+
+
+@whole_policy
+@every_operation
+@given(data=st.data())
+@settings(max_examples=2)
+def test_a_thousand_rows(
+    implementation: Runner, operation: Operation, data: st.DataObject
+) -> None:
+    implementation.judge(data.draw(large_cases(operation, rows=1000, topks=(1, 3, 5))))
+
+
+# --- bounded-exhaustive --------------------------------------------------------------------------
+
+LONGEST = 6
+ENTRIES = (-1, *range(LONGEST + 2), INT32_MAX)
+SLICE = 16  # rows of a batch that an interpreted implementation is given
+
+
+@whole_policy
+@pytest.mark.parametrize("segments", range(1, LONGEST + 2))
+@pytest.mark.parametrize("topk", [1, 2, 3])
+@every_operation
+def test_every_small_row(
+    implementation: Runner, operation: Operation, topk: int, segments: int
+) -> None:
+    """Every row of ENTRIES in every context up to LONGEST, with every keep and budget.
+
+    An interpreted implementation is given a slice of each batch, another one each time.
+    """
+    rows = list(product(range(-1, LONGEST + 1), product(ENTRIES, repeat=topk)))
+    batches = [(0, 0)]
+    if operation == "apply_topology_witnesses":
+        batches = list(product(range(topk + 1), range(topk + 2)))
+    # The first few rows tell whether the implementation is interpreted.
+    implementation.judge(_batch(operation, rows[:SLICE], segments, *batches[0]))
+    step = -(-len(rows) // SLICE) if implementation.interpreted else 1
+    for number, (keep, replacements) in enumerate(batches):
+        chosen = rows[number % step :: step]
+        implementation.judge(_batch(operation, chosen, segments, keep, replacements))
+
+
+def _batch(
+    operation: Operation,
+    rows: list[tuple[int, tuple[int, ...]]],
+    segments: int,
+    keep: int,
+    replacements: int,
+) -> Case:
+    topk = len(rows[0][1])
+    return assemble(
+        operation,
+        learned=Tensor("int32", (len(rows), topk), tuple(x for _, row in rows for x in row)),
+        lengths=Tensor("int32", (len(rows),), tuple(length for length, _ in rows)),
+        segments=segments,
+        keep=keep,
+        replacements=replacements,
+    )

@@ -1,0 +1,85 @@
+"""Invariant and consequences: what the witness set is, whatever the learned row holds."""
+
+from hypothesis import given
+
+from golden.model import Tensor
+from oracles.witness import longest_run
+from suites.cases import Case
+from suites.contracts import contract
+from suites.runner import Runner
+from suites.strategies.witness import cases
+from suites.witness.rows import rows
+
+OPERATION = "topology_witness_indices"
+
+
+@contract("witness.indices.slot-per-segment", "witness.coordinates.range")
+@given(case=cases(OPERATION))
+def test_a_slot_holds_a_token_of_the_context_or_nothing(
+    implementation_or_oracle: Runner, case: Case
+) -> None:
+    for row in rows(case, implementation_or_oracle.call(case)):
+        row.require(
+            all(x == -1 or 0 <= x < row.length for x in row.result),
+            "a slot holds neither -1 nor a token of [0, L)",
+        )
+        row.require(
+            all(x == -1 for x in row.result[row.effective :]),
+            "a slot past the row's last segment is not -1",
+        )
+
+
+@contract("witness.edge.lands-in-segment")
+@given(case=cases(OPERATION))
+def test_a_witness_is_the_first_token_of_its_segment(
+    implementation_or_oracle: Runner, case: Case
+) -> None:
+    for row in rows(case, implementation_or_oracle.call(case)):
+        for s, token in enumerate(row.result):
+            row.require(
+                token < 0 or (row.segment(token) == s and token == row.intervals[s][0]),
+                f"the witness in slot {s} is not the left edge of segment {s}",
+            )
+
+
+@contract("witness.set.disjoint", "witness.set.distinct")
+@given(case=cases(OPERATION))
+def test_witnesses_are_new_and_distinct(implementation_or_oracle: Runner, case: Case) -> None:
+    for row in rows(case, implementation_or_oracle.call(case)):
+        witnesses = [x for x in row.result if x >= 0]
+        row.require(not set(witnesses) & set(row.learned), "the learned row holds a witness")
+        row.require(len(set(witnesses)) == len(witnesses), "a witness appears twice")
+
+
+@contract("witness.set.complete", "witness.set.run-bound")
+@given(case=cases(OPERATION, tokens="legal"))
+def test_learned_tokens_and_witnesses_meet_every_segment(
+    implementation_or_oracle: Runner, case: Case
+) -> None:
+    for row in rows(case, implementation_or_oracle.call(case)):
+        selected = [x for x in row.learned + row.result if x >= 0]
+        missed = set(range(row.effective)) - row.covered(selected)
+        row.require(not missed, f"no selected token in segments {sorted(missed)}")
+        if row.effective:
+            longest = max(last - first for first, last in row.intervals)
+            row.require(
+                longest_run(selected, row.length) <= 2 * longest - 2,
+                "a run of unselected tokens is longer than two segments less two",
+            )
+
+
+@contract("witness.set.permutation-invariant")
+@given(case=cases(OPERATION))
+def test_the_order_of_learned_entries_does_not_matter(
+    implementation_or_oracle: Runner, case: Case
+) -> None:
+    actual = implementation_or_oracle.call(case)
+    learned = case.tensor("learned_indices")
+    count, topk = learned.shape
+    backwards = tuple(
+        x for r in range(count) for x in reversed(learned.data[r * topk : (r + 1) * topk])
+    )
+    turned = Tensor(learned.dtype, learned.shape, backwards, layout=learned.layout)
+    implementation_or_oracle.judge(
+        Case(case.operation, {**case.inputs, "learned_indices": turned}), actual
+    )
