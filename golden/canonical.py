@@ -27,8 +27,6 @@ def canonical_tensor(tensor: Tensor) -> Tensor:
         return tensor
     try:
         bits = tensor.bits or tuple(bits_of(datum, dtype) for datum in tensor.data)
-        if len(bits) != len(tensor.data):
-            return tensor
         if not all(agree(d, b, dtype) for d, b in zip(tensor.data, bits, strict=True)):
             return tensor
     except (OverflowError, ValueError):

@@ -58,8 +58,8 @@ def agree(datum: Datum, bits: str, dtype: FloatType) -> bool:
 
     Raises ValueError like ``value_of``.
     """
-    if math.isnan(value_of(bits, dtype)) or datum == "nan":
-        return math.isnan(value_of(bits, dtype)) and datum == "nan"
+    if math.isnan(value_of(bits, dtype)):
+        return datum == "nan"
     try:
         return bits_of(datum, dtype) == bits
     except OverflowError:

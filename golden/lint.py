@@ -82,7 +82,7 @@ def file_problems(file: VectorFile) -> Iterator[str]:
         if times > 1:
             yield f"{times} vectors with the id `{vector_id}`; give each an id of its own"
     used = {note for vector in file.vectors for note in vector.notes}
-    for note in file.notes.keys() - used:
+    for note in sorted(file.notes.keys() - used):
         yield f"no vector uses the note `{note}`, at `$.notes`; remove it or use it"
     for index, vector in enumerate(file.vectors):
         where = f"`{vector.id}`, at `$.vectors[{index}]"

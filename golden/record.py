@@ -32,10 +32,15 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="verd
 
 
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="measurement"):
-    """A figure that a run produced and no contract bounds."""
+    """A figure that a run produced and no contract bounds.
+
+    ``quantity`` of ``variant`` on ``subject``: the recall of the random null on a recorded context.
+    """
 
     implementation: str
-    name: str
+    subject: str
+    quantity: str
+    variant: str
     value: float
 
 

@@ -4,6 +4,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ class Implementation:
     kernels: Mapping[str, str] = field(default_factory=dict)
 
 
+@cache
 def signatures() -> dict[str, inspect.Signature]:
     """The signature of every operation of the specification, from `kernels.api`."""
     return {

@@ -179,4 +179,4 @@ def _cut(table: Table, count: int, what: str) -> Table:
 def _plain(renderable: RenderableType) -> str:
     out = io.StringIO()
     Console(file=out, width=100, no_color=True, force_terminal=False).print(renderable)
-    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n") + "\n"

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -317,12 +317,11 @@ def _outcome(case: Case) -> tuple[Any, Refusal | None]:
 
 
 @pytest.fixture
-def measure(request: pytest.FixtureRequest) -> Any:
-    """Puts a figure into the record: ``measure(implementation_name, figure_name, value)``."""
+def measure(request: pytest.FixtureRequest) -> Callable[[Measurement], None]:
+    """Puts a figure into the record and into the table that closes the run."""
 
-    def add(implementation: str, name: str, value: float) -> None:
-        line = Measurement(implementation, name, value)
-        request.node.user_properties.append(record.attach(line))
+    def add(measurement: Measurement) -> None:
+        request.node.user_properties.append(record.attach(measurement))
 
     return add
 
@@ -371,6 +370,12 @@ class _Controller:
         matrix = self.recording.matrix(state.contracts, [ORACLE.name, *state.names])
         colour = terminalreporter.hasmarkup
         terminalreporter.write_line(record.render(matrix, colour=colour))
+        if figures := self.recording.figures():
+            terminalreporter.write_line(
+                "\nreal rows: mean over the layers and heads of a recorded model, all at the budget of "
+                "the policy"
+            )
+            terminalreporter.write_line(record.render(figures, colour=colour) + "\n")
         terminalreporter.write_line(
             f"{matrix.row_count} contracts, {self.recording.cases:,} cases: "
             f"{', '.join(state.names)} on {record.describe(state.device)}, seed {state.seed}"

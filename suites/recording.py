@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from golden.record import Footer, Header, Line, Measurement, Verdict
-from suites.verdicts import SEVERITY, Status
+from suites.verdicts import SEVERITY
 
 SCHEMA = 1
 DISTRIBUTION = "sparse-conformance"
@@ -99,7 +99,7 @@ class Recording:
         lines: list[Line] = [
             header,
             *sorted(self.verdicts, key=lambda v: (v.test, v.implementation)),
-            *sorted(self.measurements, key=lambda m: (m.implementation, m.name)),
+            *sorted(self.measurements, key=lambda m: (m.subject, m.implementation, m.quantity, m.variant)),
             Footer(dict(sorted(statuses.items())), self.cases, exit_status),
         ]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,8 @@ class Recording:
 
     def matrix(self, order: Iterable[str], names: Iterable[str]) -> Table:
         """Contract by implementation: the worst status, and the number of cases."""
-        columns = list(names)
+        seen = {verdict.implementation for verdict in self.verdicts}
+        columns = [name for name in names if name in seen]
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("contract", no_wrap=True)
         for name in columns:
@@ -117,6 +118,25 @@ class Recording:
             cells = [self._cell(contract, name) for name in columns]
             if any(cells):
                 table.add_row(contract, *cells)
+        return table
+
+    def figures(self) -> Table | None:
+        """The measurements, a line a subject and implementation, or None without any."""
+        if not self.measurements:
+            return None
+        columns = list(dict.fromkeys((m.quantity, m.variant) for m in self.measurements))
+        columns.sort(key=lambda column: column[0])
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for heading in ("context", "implementation"):
+            table.add_column(heading, no_wrap=True)
+        for quantity, variant in columns:
+            table.add_column(f"{quantity}\n{variant}", justify="right")
+        values = {
+            (m.subject, m.implementation, m.quantity, m.variant): m.value for m in self.measurements
+        }
+        lines = {(subject, name) for subject, name, _, _ in values}
+        for line in sorted(lines, key=lambda line: (len(line[0]), *line)):  # 64 before 128
+            table.add_row(*line, *(f"{values[*line, *column]:.3f}" for column in columns))
         return table
 
     def _cell(self, contract: str, implementation: str) -> Text:
@@ -142,6 +162,3 @@ def render(renderable: RenderableType, *, colour: bool) -> str:
     out = io.StringIO()
     Console(file=out, width=110, force_terminal=colour, no_color=not colour).print(renderable)
     return out.getvalue().rstrip()
-
-
-__all__ = ["Recording", "Status", "attach", "describe", "header", "render"]

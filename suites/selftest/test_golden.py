@@ -395,7 +395,12 @@ def test_the_last_line_counts_the_problems(copy: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == f"golden/{NULL}: {FORMAT}\n1 problem\n"
 
 
-def test_a_wrong_command_line_exits_with_2() -> None:
+def test_a_missing_command_exits_with_2() -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+
+
+def test_a_wrong_command_exits_with_2() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "golden", "tidy"], cwd=ROOT.parent, capture_output=True, text=True
     )

@@ -7,9 +7,10 @@ from typing import get_args
 
 import pytest
 
+from golden.canonical import canonical_tensor
 from golden.files import vector_paths
 from golden.floats import agree, bits_of, shortest, value_of
-from golden.model import FloatType
+from golden.model import FloatType, Tensor
 
 
 def ieee_754(bits: str, exponent_bits: int) -> float:
@@ -101,3 +102,25 @@ def test_nan_agrees_with_nan_alone_and_a_number_out_of_range_with_nothing() -> N
     assert not agree(1.0, "7e00", "float16")
     assert not agree("inf", "fc00", "float16")
     assert not agree(1e39, "7f800000", "float32")
+
+
+def test_a_canonical_tensor_has_bits_and_the_shortest_decimals() -> None:
+    written = Tensor("float32", (3,), (1, 0.10000000149011612, "inf"))
+    canonical = canonical_tensor(written)
+    assert repr(canonical.data) == "(1.0, 0.1, 'inf')"
+    assert canonical.bits == ("3f800000", "3dcccccd", "7f800000")
+    assert canonical_tensor(canonical) == canonical
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        Tensor("int32", (1,), (4,)),
+        Tensor("float32", (1,), (0.5,), ("3f800000",)),
+        Tensor("float32", (1,), (0.5,), ("3f80",)),
+        Tensor("float32", (2,), (0.5, 0.5), ("3f000000",)),
+        Tensor("float16", (1,), (1e9,)),
+    ],
+)
+def test_a_tensor_that_only_a_person_can_correct_stays_as_it_is(tensor: Tensor) -> None:
+    assert canonical_tensor(tensor) == tensor

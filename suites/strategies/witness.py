@@ -17,6 +17,7 @@ ROW_OPERATIONS: tuple[Operation, ...] = ("topology_witness_indices", *MERGES)
 Tokens = Literal["any", "legal", "distinct"]
 
 MATRIX_LAYOUTS: tuple[Layout, ...] = ("contiguous", "offset", "padded", "sliced", "transposed")
+LENGTH_TYPES: tuple[Literal["int32", "int64"], ...] = ("int32", "int64")
 VECTOR_LAYOUTS: tuple[Layout, ...] = ("contiguous", "offset", "sliced")
 
 
@@ -43,25 +44,27 @@ def context_lengths(segments: int, *, at_least: int = INT32_MIN) -> st.SearchStr
 def learned_rows(
     draw: st.DrawFn, topk: int, length: int, segments: int, tokens: Tokens
 ) -> list[int]:
-    """``topk`` entries, many of them at a segment's edge or one beside it."""
+    """``topk`` entries from a small pool, many of them at a segment's edge or one beside it."""
+    if length <= 0 and tokens != "any":
+        return [-1] * topk
     context = max(length, 1)
     effective = min(segments, context)
-    chosen = draw(st.lists(st.integers(0, effective), max_size=4))
-    edges = [-(-s * context // effective) + beside for s in chosen for beside in (0, -1, 1)]
-    inside = st.integers(0, context - 1)
-    pool = st.one_of(
-        st.sampled_from([x for x in edges if 0 <= x < context] or [0]), inside, st.just(-1)
-    )
-    if length <= 0 and tokens != "any":
-        pool = st.just(-1)
+    pool = [-1]
+    for s in draw(st.lists(st.integers(0, effective), max_size=4), label="edges"):
+        edge = -(-s * context // effective)
+        pool += [x for x in (edge, edge - 1, edge + 1) if 0 <= x < context]
+    pool += draw(st.lists(st.integers(0, context - 1), max_size=4), label="tokens")
     if tokens == "any":
-        negatives = st.sampled_from([-1, -2, -64, INT32_MIN])
-        past = [length, length + 1, 2 * context, 64 * context, INT32_MAX, INT32_MAX - 1]
-        beyond = st.sampled_from([x for x in past if 0 <= x <= INT32_MAX] or [INT32_MAX])
-        pool = st.one_of(pool, pool, negatives, beyond, st.integers(INT32_MIN, INT32_MAX))
-    if tokens == "distinct":
-        return draw(st.lists(pool, min_size=topk, max_size=topk).map(_without_repeats))
-    return draw(st.lists(pool, min_size=topk, max_size=topk))
+        pool += draw(st.lists(_anything(length), max_size=4), label="others")
+    row = draw(st.lists(st.sampled_from(pool), min_size=topk, max_size=topk), label="learned")
+    return _without_repeats(row) if tokens == "distinct" else row
+
+
+def _anything(length: int) -> st.SearchStrategy[int]:
+    """Other padding than -1, entries past the context, and any int32."""
+    past = [x for x in (length, length + 1, 2 * length, 64 * length) if 0 <= x <= INT32_MAX]
+    special = [-2, -64, INT32_MIN, *past, INT32_MAX - 1, INT32_MAX]
+    return st.one_of(st.sampled_from(special), st.integers(INT32_MIN, INT32_MAX))
 
 
 def _without_repeats(row: list[int]) -> list[int]:
@@ -94,9 +97,10 @@ def cases(
         label="context_lens",
     )
     learned = [x for n in lengths for x in draw(learned_rows(topk, n, segments, tokens))]
+    layout = st.sampled_from(MATRIX_LAYOUTS) if layouts else st.just("contiguous")
     return assemble(
         operation,
-        learned=Tensor("int32", (len(lengths), topk), tuple(learned), layout=draw_layout(draw, MATRIX_LAYOUTS, layouts)),
+        learned=Tensor("int32", (len(lengths), topk), tuple(learned), layout=draw(layout)),
         lengths=draw(_lengths_tensor(lengths, layouts)),
         segments=segments,
         keep=draw(st.integers(0, topk), label="learned_keep"),
@@ -104,15 +108,15 @@ def cases(
     )
 
 
-def draw_layout(draw: st.DrawFn, choices: tuple[Layout, ...], vary: bool) -> Layout:
-    return draw(st.sampled_from(choices)) if vary else "contiguous"
-
-
 @st.composite
 def _lengths_tensor(draw: st.DrawFn, lengths: list[int], layouts: bool) -> Tensor:
-    dtype: Literal["int32", "int64"] = draw(st.sampled_from(["int32", "int64"]))  # type: ignore[arg-type]
-    choices = VECTOR_LAYOUTS + (("broadcast",) if len(set(lengths)) == 1 else ())
-    return Tensor(dtype, (len(lengths),), tuple(lengths), layout=draw_layout(draw, choices, layouts))
+    choices = [*VECTOR_LAYOUTS, "broadcast"] if len(set(lengths)) == 1 else [*VECTOR_LAYOUTS]
+    return Tensor(
+        draw(st.sampled_from(LENGTH_TYPES)),
+        (len(lengths),),
+        tuple(lengths),
+        layout=draw(st.sampled_from(choices)) if layouts else "contiguous",
+    )
 
 
 def assemble(
@@ -151,7 +155,12 @@ def large_cases(
     learned = np.where(kind < 0.6, inside, np.where(kind < 0.9, -1, anything))
     return assemble(
         operation,
-        learned=Tensor("int32", (rows, topk), tuple(learned.flatten().tolist()), layout=draw(st.sampled_from(MATRIX_LAYOUTS))),
+        learned=Tensor(
+            "int32",
+            (rows, topk),
+            tuple(learned.flatten().tolist()),
+            layout=draw(st.sampled_from(MATRIX_LAYOUTS)),
+        ),
         lengths=Tensor("int64", (rows,), tuple(lengths.tolist())),
         segments=segments,
         keep=draw(st.sampled_from([max(topk - segments, 0), 0, topk // 2, topk])),

@@ -6,8 +6,8 @@ Nothing here calls the oracle: the intervals are rational arithmetic and a bisec
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
 from fractions import Fraction
+from math import ceil
 
 import torch
 
@@ -25,6 +25,11 @@ class Row:
     learned: list[int]
     result: list[int]
     actual: torch.Tensor
+
+    @property
+    def tokens(self) -> list[int]:
+        """The result without its padding."""
+        return [x for x in self.result if x >= 0]
 
     @property
     def effective(self) -> int:

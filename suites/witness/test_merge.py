@@ -1,6 +1,7 @@
 """Implementation rule and contracts: what the merge may change, and the two caveats."""
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,22 +15,61 @@ from suites.witness.rows import Row, rows
 merges = pytest.mark.parametrize("operation", MERGES)
 
 
-@contract("witness.merge.prefix", "witness.merge.budget", "witness.merge.width")
+@contract("witness.merge.width")
 @merges
 @given(data=st.data())
-def test_only_the_reserved_slots_change(
+def test_rows_keep_their_number_and_width(
+    implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
+) -> None:
+    case = data.draw(cases(operation))
+    actual = implementation_or_oracle.call(case)
+    implementation_or_oracle.require(
+        case,
+        tuple(actual.shape) == case.tensor(ROWS[operation]).shape and actual.dtype == torch.int32,
+        "the merged rows have another shape or type",
+        actual,
+    )
+
+
+@contract("witness.merge.prefix")
+@merges
+@given(data=st.data())
+def test_kept_slots_are_copied(
     implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
 ) -> None:
     case = data.draw(cases(operation))
     for row in rows(case, implementation_or_oracle.call(case)):
         row.require(row.result[: row.keep] == row.learned[: row.keep], "a kept slot changed")
+
+
+@contract("witness.merge.budget")
+@merges
+@given(data=st.data())
+def test_no_more_than_b_slots_change(
+    implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
+) -> None:
+    case = data.draw(cases(operation))
+    for row in rows(case, implementation_or_oracle.call(case)):
         row.require(
             all(row.keep <= slot < row.keep + row.budget for slot in row.changed),
             "a slot outside [keep, keep + B) changed",
         )
 
 
-@contract("witness.merge.ascending", "witness.coordinates.range")
+@contract("witness.coordinates.range")
+@merges
+@given(data=st.data())
+def test_what_is_written_lies_in_the_context(
+    implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
+) -> None:
+    case = data.draw(cases(operation))
+    for row in rows(case, implementation_or_oracle.call(case)):
+        row.require(
+            all(0 <= x < row.length for x in row.written), "a slot was given no token of [0, L)"
+        )
+
+
+@contract("witness.merge.ascending")
 @merges
 @given(data=st.data())
 def test_witnesses_ascend_from_the_first_reserved_slot(
@@ -38,14 +78,11 @@ def test_witnesses_ascend_from_the_first_reserved_slot(
     case = data.draw(cases(operation))
     for row in rows(case, implementation_or_oracle.call(case)):
         wanted = _missing_edges(row)[: row.budget]
+        written = row.result[row.keep : row.keep + len(wanted)]
         row.require(
-            row.written == wanted,
-            f"the changed slots hold {row.written[:6]}, not the edges of the missed segments in "
-            f"order, {wanted[:6]}",
-        )
-        row.require(
-            row.changed == list(range(row.keep, row.keep + len(wanted))),
-            "the changed slots are not the first reserved ones",
+            written == wanted,
+            f"from slot {row.keep} on stand {written[:6]}, not the edges of the missed segments "
+            f"in order, {wanted[:6]}",
         )
 
 
@@ -58,7 +95,7 @@ def _missing_edges(row: Row) -> list[int]:
     return [first for s, (first, _) in enumerate(row.intervals) if s not in marked]
 
 
-@contract("witness.merge.tail", "witness.coordinates.padding", "witness.out-of-range.passes-through")
+@contract("witness.merge.tail")
 @merges
 @given(data=st.data())
 def test_what_no_witness_overwrites_passes_through(
@@ -70,6 +107,25 @@ def test_what_no_witness_overwrites_passes_through(
         row.require(row.result[after:] == row.learned[after:], "a slot after the witnesses changed")
 
 
+@contract("witness.out-of-range.passes-through")
+@merges
+@given(data=st.data())
+def test_entries_past_the_context_pass_through(
+    implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
+) -> None:
+    case = data.draw(cases(operation))
+    for row in rows(case, implementation_or_oracle.call(case)):
+        written = range(row.keep, row.keep + min(len(_missing_edges(row)), row.budget))
+        row.require(
+            all(
+                row.result[slot] == x
+                for slot, x in enumerate(row.learned)
+                if x >= row.length and slot not in written
+            ),
+            "an entry past the context was changed or removed",
+        )
+
+
 @contract("witness.merge.distinct")
 @merges
 @given(data=st.data())
@@ -78,8 +134,7 @@ def test_distinct_rows_stay_distinct(
 ) -> None:
     case = data.draw(cases(operation, tokens="distinct"))
     for row in rows(case, implementation_or_oracle.call(case)):
-        tokens = [x for x in row.result if x >= 0]
-        row.require(len(set(tokens)) == len(tokens), "a token appears twice")
+        row.require(len(set(row.tokens)) == len(row.tokens), "a token appears twice")
 
 
 @contract("witness.merge.padded-tail-coverage")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from golden.model import Tensor
+from golden.record import Measurement
 from golden.recorded import RecordedContext, load_recorded
 from oracles import witness
 from suites.cases import Case, to_golden
@@ -19,11 +20,6 @@ RECORDED = load_recorded()
 SEGMENTS = 16
 
 every_context = pytest.mark.parametrize("recorded", RECORDED, ids=lambda r: r.name)
-on_real_rows = contract(
-    "witness.coordinates.range", "witness.edge.lands-in-segment", "witness.serving.parameters"
-)
-
-
 def _case(operation: str, recorded: RecordedContext) -> Case:
     learned = to_golden(torch.from_numpy(recorded.learned))
     rows, topk = learned.shape
@@ -37,19 +33,24 @@ def _case(operation: str, recorded: RecordedContext) -> Case:
     )
 
 
-@on_real_rows
-@pytest.mark.parametrize("operation", ["topology_witness_indices", "apply_topology_witnesses"])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        pytest.param("topology_witness_indices", marks=contract("witness.indices.slot-per-segment")),
+        pytest.param("apply_topology_witnesses", marks=contract("witness.merge.ascending")),
+    ],
+)
 @every_context
 def test_real_rows(implementation: Runner, operation: str, recorded: RecordedContext) -> None:
     implementation.judge(_case(operation, recorded))
 
 
-@on_real_rows
+@contract("witness.serving.parameters")
 @every_context
 def test_serving_real_rows(
     implementation: Runner,
     recorded: RecordedContext,
-    measure: Callable[[str, str, float], None],
+    measure: Callable[[Measurement], None],
 ) -> None:
     """Coverage and recall of what the implementation served, beside the learned row and both nulls.
 
@@ -66,9 +67,10 @@ def test_serving_real_rows(
             witness.attention_mass_recall(_array(tokens), _mass(recorded, row))
             for row, tokens in enumerate(candidates)
         )
-        name = f"recorded rows/{recorded.name}/{selector}"
-        measure(implementation.name, f"{name}/coverage", coverage)
-        measure(implementation.name, f"{name}/recall", recall)
+        for quantity, value in (("coverage", coverage), ("recall", recall)):
+            measure(
+                Measurement(implementation.name, recorded.name, quantity, selector, value)
+            )
 
 
 def _budget(served: torch.Tensor, row: int) -> int:
@@ -78,10 +80,10 @@ def _budget(served: torch.Tensor, row: int) -> int:
 _SELECTORS: dict[str, Callable[[RecordedContext, torch.Tensor, int], list[int]]] = {
     "learned": lambda recorded, served, row: recorded.learned[row].tolist(),
     "policy": lambda recorded, served, row: served[row].tolist(),
-    "random null": lambda recorded, served, row: witness.random_null(
+    "random": lambda recorded, served, row: witness.random_null(
         recorded.context_len, _budget(served, row), seed=row
     ),
-    "locality null": lambda recorded, served, row: witness.locality_null(
+    "local": lambda recorded, served, row: witness.locality_null(
         recorded.context_len, _budget(served, row)
     ),
 }

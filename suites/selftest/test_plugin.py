@@ -1,0 +1,309 @@
+"""The plug-in as its users meet it: modules of their own, bad input, failures, the record."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from golden.record import Footer, Header, Line, Verdict
+
+ROOT = Path(__file__).parent.parent.parent
+USAGE = 4
+
+HONEST = '''
+"""A user's own module: the specification's names, and nothing else of this project."""
+import torch
+
+
+def witnesses(context_lens, learned, segments, round_up):
+    lengths = context_lens.long()
+    out = torch.full((learned.shape[0], segments), -1, dtype=torch.int32)
+    for row, (length, entries) in enumerate(zip(lengths.tolist(), learned.tolist())):
+        count = min(segments, max(length, 0))
+        marked = {min(x * min(segments, max(length, 1)) // max(length, 1), segments - 1)
+                  for x in entries if x >= 0}
+        for s in range(count):
+            if s not in marked:
+                out[row, s] = (s * length + (count - 1 if round_up else 0)) // count
+    return out
+
+
+def check(learned, context_lens):
+    if learned.dtype != torch.int32 or learned.ndim != 2:
+        raise ValueError("learned rows must be 2-D int32")
+    if context_lens.shape != learned.shape[:1]:
+        raise ValueError("context_lens must have one length a row")
+
+
+def topology_witness_indices(context_lens, learned_indices, num_segments):
+    check(learned_indices, context_lens)
+    if num_segments < 1:
+        raise ValueError("num_segments must be positive")
+    return witnesses(context_lens, learned_indices, num_segments, ROUND_UP)
+
+
+def apply_topology_witnesses(
+    learned_indices, context_lens, learned_keep, num_segments, max_replacements
+):
+    check(learned_indices, context_lens)
+    topk = learned_indices.shape[1]
+    if not (1 <= num_segments <= 64 and 0 <= learned_keep <= topk and max_replacements >= 0):
+        raise ValueError("an argument is out of range")
+    merged = learned_indices.clone()
+    for row, slots in enumerate(witnesses(context_lens, learned_indices, num_segments, ROUND_UP)):
+        new = slots[slots >= 0][: min(max_replacements, topk - learned_keep)]
+        merged[row, learned_keep : learned_keep + len(new)] = new
+    return merged
+
+
+def scatter_topology_witnesses_(topk_indices, context_lens, num_segments):
+    check(topk_indices, context_lens)
+    if not 0 <= num_segments <= 64:
+        raise ValueError("num_segments is out of range")
+    if num_segments:
+        keep = max(topk_indices.shape[1] - num_segments, 0)
+        topk_indices.copy_(apply_topology_witnesses(
+            topk_indices, context_lens, keep, num_segments, num_segments))
+
+
+ROUND_UP = True
+'''
+FLOORED = HONEST.replace("ROUND_UP = True", "ROUND_UP = False")
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs pytest on the suite from a folder of the user's, with the user's modules."""
+
+    def pytest_(*arguments: str, **modules: str) -> subprocess.CompletedProcess[str]:
+        for name, source in modules.items():
+            (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
+            "COLUMNS": "120",
+        }
+        for inherited in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "FORCE_COLOR"):
+            environment.pop(inherited, None)
+        command = [sys.executable, "-m", "pytest", f"--rootdir={ROOT}", "-c", f"{ROOT}/pyproject.toml"]
+        return subprocess.run(
+            [*command, "-p", "no:cacheprovider", *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+
+    return pytest_
+
+
+def record_of(folder: Path) -> list[Line]:
+    lines = (folder / ".conformance" / "record.jsonl").read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=Line) for line in lines]
+
+
+def suite(*names: str) -> list[str]:
+    return [str(ROOT / "suites" / "witness" / f"test_{name}.py") for name in names]
+
+
+def test_an_honest_module_passes_and_the_record_says_so(run: Run, tmp_path: Path) -> None:
+    result = run("--impl", "mine", "--seed", "7", *suite("golden", "indices", "merge"), mine=HONEST)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"witness\.edge\.lands-in-segment +passed \d+ +passed \d+", result.stdout)
+    header, *body, footer = record_of(tmp_path)
+    assert isinstance(header, Header)
+    assert (header.seed, header.implementations) == (7, ("mine",))
+    assert isinstance(footer, Footer)
+    verdicts = [line for line in body if isinstance(line, Verdict)]
+    assert footer.statuses == {"passed": len(verdicts)}
+    assert footer.cases == sum(verdict.cases for verdict in verdicts)
+    assert all(verdict.cases > 0 for verdict in verdicts)
+
+
+def test_edges_rounded_down_are_caught_and_the_counterexample_can_be_read(
+    run: Run, tmp_path: Path
+) -> None:
+    result = run("--impl", "floored", *suite("indices"), floored=FLOORED)
+    assert result.returncode == 1
+    failed = {
+        contract
+        for verdict in record_of(tmp_path)
+        if isinstance(verdict, Verdict) and verdict.status == "failed"
+        for contract in verdict.contracts
+    }
+    assert "witness.edge.lands-in-segment" in failed
+    assert "witness.set.distinct" not in failed
+    assert "Traceback" not in result.stdout
+    # The smallest context in which rounding down and up differ has three tokens and two segments.
+    assert "the witness in slot 1 is not the left edge of segment 1" in result.stdout
+    assert re.search(r"L 3 +S 2 +S_eff 2", result.stdout)
+    assert re.search(r"1 +\[2, 3\) +2 +1", result.stdout)
+
+    commands = re.findall(r"rerun: python -m pytest (.*)", result.stdout)
+    again = run(*commands[0].split())
+    assert again.returncode == 1
+    assert "test_replay[floored-counterexample" in again.stdout
+    assert run(*commands[0].replace("floored", "mine").split(), mine=HONEST).returncode == 0
+
+
+def test_an_operation_that_is_missing_is_unsupported_and_seen(run: Run, tmp_path: Path) -> None:
+    partial = HONEST.replace("def scatter_topology_witnesses_(", "def something_else(")
+    result = run("--impl", "partial", *suite("serving"), partial=partial)
+    assert result.returncode == 0
+    assert re.search(r"witness\.disabled\.off-switch +passed \d+ +unsupported", result.stdout)
+    assert re.search(r"witness\.fallback\.short-context +passed \d+ +passed \d+", result.stdout)
+
+
+def test_where_nothing_was_measured_the_run_is_not_green(run: Run) -> None:
+    partial = HONEST.replace("def scatter_topology_witnesses_(", "def something_else(")
+    pattern = "in_place and partial or zero_segments and partial"
+    result = run("--impl", "partial", "-k", pattern, *suite("serving"), partial=partial)
+    assert result.returncode == 5
+
+
+def test_a_device_that_is_missing_is_not_run(run: Run) -> None:
+    result = run("--device", "cuda", "--impl", "torch", "-k", "torch", *suite("recorded"))
+    assert result.returncode == 5
+    assert "not-run" in result.stdout
+
+
+BROKEN: dict[str, tuple[str, str]] = {
+    "unmarked memory": (
+        HONEST.replace("merged = learned_indices.clone()", "merged = torch.empty_like(learned_indices)\n    merged[:, :learned_keep] = learned_indices[:, :learned_keep]"),
+        "the result depends on memory",
+    ),
+    "a write outside the view": (
+        HONEST.replace(
+            "    if num_segments:\n",
+            "    if num_segments and topk_indices.numel():\n"
+            "        wide = topk_indices.as_strided((1,), (1,), topk_indices.storage_offset() - 1)\n"
+            "        wide.fill_(7)\n",
+        ),
+        "the call wrote outside topk_indices",
+    ),
+    "a changed input": (
+        HONEST.replace("    merged = learned_indices.clone()", "    merged = learned_indices"),
+        "the call changed its input learned_indices",
+    ),
+    "an error": (
+        HONEST.replace("    merged = learned_indices.clone()", "    merged = learned_indices / None"),
+        "the call raised TypeError",
+    ),
+    "a refusal": (
+        HONEST.replace("max_replacements >= 0):", "max_replacements >= 1):"),
+        "a legal call was refused: ValueError",
+    ),
+    "another type": (
+        HONEST.replace("    return merged", "    return merged.long()"),
+        "the result is torch.int64, not torch.int32",
+    ),
+    "an exit": (
+        HONEST.replace("    return merged", "    raise SystemExit(0)"),
+        "the call raised SystemExit",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_each_fault_is_named(run: Run, fault: str) -> None:
+    source, message = BROKEN[fault]
+    assert source != HONEST
+    result = run("--impl", "broken", *suite("merge", "serving"), "-x", broken=source)
+    assert result.returncode == 1, result.stdout
+    assert message in result.stdout
+    assert "Traceback" not in result.stdout
+
+
+USAGE_ERRORS: dict[str, tuple[list[str], dict[str, str], str]] = {
+    "an unknown name": (
+        ["--impl", "nonesuch"],
+        {},
+        "ERROR: --impl nonesuch: no built-in implementation and no importable module of that name; "
+        "use one of torch, triton, or a module on the import path",
+    ),
+    "a module that fails to import": (
+        ["--impl", "failing"],
+        {"failing": "raise RuntimeError('no luck\\ntoday')"},
+        "ERROR: --impl failing: its import fails with RuntimeError: no luck today; "
+        "`python -c 'import failing'` shows where",
+    ),
+    "a module that needs another": (
+        ["--impl", "needy"],
+        {"needy": "import nonesuch"},
+        "ERROR: --impl needy: its import fails, No module named 'nonesuch'; install it first",
+    ),
+    "a module that exits": (
+        ["--impl", "exiting"],
+        {"exiting": "raise SystemExit(0)"},
+        "ERROR: --impl exiting: its import fails with SystemExit: 0; "
+        "`python -c 'import exiting'` shows where",
+    ),
+    "another signature": (
+        ["--impl", "other"],
+        {"other": "def topology_witness_indices(learned_indices, context_lens, num_segments): ..."},
+        "ERROR: --impl other: topology_witness_indices(learned_indices, context_lens, "
+        "num_segments) has another signature; the specification's is "
+        "topology_witness_indices(context_lens, learned_indices, num_segments)",
+    ),
+    "no operation": (
+        ["--impl", "empty"],
+        {"empty": ""},
+        "ERROR: --impl empty: the module has no operation of the specification; define at least "
+        "one of topology_witness_indices, ",
+    ),
+    "no such device": (
+        ["--device", "gpu0"],
+        {},
+        "ERROR: --device gpu0: not a torch device; use cpu, cuda or cuda:N",
+    ),
+    "no such replay": (
+        ["--replay", "nonesuch.json"],
+        {},
+        "ERROR: nonesuch.json: cannot be read, No such file or directory; restore it or write it",
+    ),
+    "a replay that is no vector file": (
+        ["--replay", "other.py"],
+        {"other": "[]"},
+        "ERROR: other.py: Expected `object`, got `array`; compare with golden/schema/vectors.json",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", USAGE_ERRORS)
+def test_bad_input_is_one_line_and_a_usage_error(run: Run, mistake: str) -> None:
+    arguments, modules, message = USAGE_ERRORS[mistake]
+    result = run(*arguments, **modules)
+    assert result.returncode == USAGE
+    said = [line for line in (result.stdout + result.stderr).splitlines() if line.strip()]
+    assert len(said) == 1, said
+    assert said[0].startswith(message)
+
+
+def test_a_golden_file_with_a_wrong_type_is_a_usage_error(tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    for name in ("conftest.py", "pyproject.toml"):
+        (checkout / name).parent.mkdir(exist_ok=True)
+        (checkout / name).write_bytes((ROOT / name).read_bytes())
+    subprocess.run(["cp", "-r", *(str(ROOT / n) for n in ("golden", "kernels", "oracles", "suites")), str(checkout)], check=True)
+    vectors = checkout / "golden" / "witness" / "segment_of.json"
+    vectors.write_text(vectors.read_text().replace('"schema": 1', '"schema": "one"'))
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST")},
+    )
+    assert result.returncode == USAGE
+    said = [line for line in (result.stdout + result.stderr).splitlines() if line.strip()]
+    assert len(said) == 1, said
+    assert said[0].startswith("ERROR: golden/witness/segment_of.json: ")
+    assert said[0].endswith("compare with golden/schema/vectors.json")
