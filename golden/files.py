@@ -30,8 +30,9 @@ class GoldenError(ValueError):
 
 
 def shown(path: Path, root: Path) -> str:
-    """A path as messages show it, from the golden folder on."""
-    return path.relative_to(root.parent).as_posix()
+    """A path as messages show it: from the golden folder on, or as given when outside of it."""
+    inside = path.is_relative_to(root.parent)
+    return (path.relative_to(root.parent) if inside else path).as_posix()
 
 
 def read_bytes(path: Path, root: Path) -> bytes:
@@ -76,9 +77,14 @@ def vector_paths(root: Path = ROOT) -> list[Path]:
     return sorted(path for family in FAMILIES for path in (root / family).glob("*.json"))
 
 
+def read_cases(path: Path, root: Path = ROOT) -> VectorFile:
+    """A vector file of any name. Raises GoldenError."""
+    return _decode(path, VectorFile, "golden/schema/vectors.json", root)
+
+
 def read_vectors(path: Path, root: Path = ROOT) -> VectorFile:
     """One vector file. Raises GoldenError, also when it is named after another operation."""
-    file = _decode(path, VectorFile, "golden/schema/vectors.json", root)
+    file = read_cases(path, root)
     if file.operation != path.stem:
         raise GoldenError(
             f"{shown(path, root)}: holds vectors of `{file.operation}`, at `$.operation`; "

@@ -34,16 +34,22 @@ class Implementation:
 @cache
 def signatures() -> dict[str, inspect.Signature]:
     """The signature of every operation of the specification, from `kernels.api`."""
-    return {
-        name: _without_self(inspect.signature(function))
-        for protocol in (*KERNELS, *MEASURES)
+    found = {}
+    for protocol in (*KERNELS, *MEASURES):
+        for name in operations(protocol):
+            signature = inspect.signature(getattr(protocol, name))
+            _self, *parameters = signature.parameters.values()
+            found[name] = signature.replace(parameters=parameters)
+    return found
+
+
+def operations(protocol: type) -> list[str]:
+    """The operations that a protocol of `kernels.api` declares."""
+    return [
+        name
         for name, function in vars(protocol).items()
         if inspect.isfunction(function) and not name.startswith("_")
-    }
-
-
-def _without_self(signature: inspect.Signature) -> inspect.Signature:
-    return signature.replace(parameters=list(signature.parameters.values())[1:])
+    ]
 
 
 def load(name: str) -> Implementation:

@@ -25,6 +25,7 @@ from suites.verdicts import Nonconformance, Status, Unsupported
 from suites.watch.interpreter import fold_reductions
 
 ROOT: Final = Path(__file__).parent.parent
+REPLAY: Final = ROOT / "suites" / "test_replay.py"
 STATE: Final = pytest.StashKey["State"]()
 CASES: Final = 100  # generated cases a test
 
@@ -88,14 +89,14 @@ def pytest_configure(config: pytest.Config) -> None:
             device=device,
             seed=config.getoption("--seed"),
             contracts=files.load_contracts(),
-            replayed=files.read_vectors(Path(replay)) if replay else None,
+            replayed=files.read_cases(Path(replay)) if replay else None,
         )
         for operation in SPECIFICATIONS:
             files.load_vectors(operation)
     except (catalog.CatalogError, files.GoldenError) as error:
         raise pytest.UsageError(str(error)) from error
     if replay:
-        config.args = [str(ROOT / "suites" / "test_replay.py")]
+        config.args = [str(REPLAY)]
     _configure_hypothesis(config)
     if device.type == "cpu":
         fold_reductions()
@@ -191,7 +192,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _measures(implementation: catalog.Implementation) -> bool:
     """Whether it has any of the operations that a kernel author need not have."""
-    return any(vars(m).keys() & implementation.operations.keys() for m in catalog.MEASURES)
+    exported = implementation.operations.keys()
+    return any(exported & set(catalog.operations(protocol)) for protocol in catalog.MEASURES)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -278,11 +280,13 @@ def _detail(report: pytest.TestReport, error: BaseException | None) -> str:
 
 def _rerun(item: pytest.Item, name: str, failure: Nonconformance) -> str:
     """Write the case out as a vector; the command that runs exactly it."""
-    path = _keep(failure, _contracts(item), item.config.invocation_params.dir)
+    folder = item.config.invocation_params.dir
+    path = _keep(failure, _contracts(item), folder)
     state = item.config.stash[STATE]
+    where = "" if folder == ROOT else f" {os.path.relpath(REPLAY, folder)}"
     chosen = f" --impl {name}" if name != ORACLE.name else ""
     device = f" --device {state.device}" if state.device.type != "cpu" else ""
-    return f"python -m pytest --replay {path}{chosen}{device}"
+    return f"python -m pytest{where} --replay {path}{chosen}{device}"
 
 
 def _keep(failure: Nonconformance, contracts: tuple[str, ...], folder: Path) -> Path:

@@ -103,7 +103,7 @@ class Runner:
                 returned = function(*arguments)
         except ValueError:
             pass
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise Nonconformance(
                 f"the call must be refused with ValueError; it raised {_one_line(error)}", case
             ) from error
@@ -129,7 +129,7 @@ class Runner:
             raise Nonconformance(str(fault), case) from fault
         except ValueError as error:
             raise Nonconformance(f"a legal call was refused: {_one_line(error)}", case) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise Nonconformance(
                 f"the call raised {_one_line(error)}", case, status="crashed"
             ) from error
@@ -174,7 +174,7 @@ class Runner:
             raise Nonconformance(f"{ran} ran, not {kernel}", case)
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     """The exception, and where in the implementation it came from."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     text = " ".join(str(error).split())

@@ -78,6 +78,8 @@ def test_every_layout_holds_the_values(
         placed = place(values, layout, poison, "cpu")
         assert placed.view.dtype == dtype
         assert same(placed.view, values)
+        if layout == "contiguous":
+            assert placed.view.stride() == torch.empty(shape).stride()
         assert not placed.changed()
         assert placed.damage() is None
         memory = memory_of(placed)

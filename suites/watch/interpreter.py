@@ -100,7 +100,7 @@ def _interpreted_launches(watch: Watch, interpreter: Any) -> Iterator[None]:
     with ExitStack() as patches:
         patches.enter_context(patch.object(interpreter, "_interpreter", guard))
         patches.enter_context(patch.object(executor, "_init_args_hst", launch))
-        # From 3.9 on; the interpreter carries them out as plain loads and stores.
+        # Newer versions have these, and carry them out as plain loads and stores.
         for name in ("create_atomic_load", "create_atomic_store", "create_atomic_poll"):
             if hasattr(builder, name):
                 atomic = guard.as_atomic(getattr(builder, name))

@@ -197,7 +197,7 @@ class Launch:
         address = int(addresses[racing][0])
         view = self._nearest(address)
         assert view is not None, "a program races on an element of some view"
-        other = program.name_of(int(by[racing].ravel()[by[racing].ravel() != 0][0]))
+        other = program.name_of(int(by[by != 0][0]))
         return KernelFault(
             f"{self._kernel}: {access} by program {program.place} races with the {rival} by {other}"
             f" on {view}, first at {view.element(address)} ({racing.sum()} of {addresses.size}"

@@ -42,7 +42,7 @@ class Poison(enum.Enum):
 # --- a tensor in its surroundings ----------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Placed:
     """``view``, a strided tensor with given values, and the memory around it.
 
@@ -72,7 +72,7 @@ class Placed:
 
     def _whereabouts(self, index: int) -> str:
         """Where an element of the memory lies that is none of the view's."""
-        start = self.view.storage_offset()
+        start = int(self.view.storage_offset())
         stop = start + _extent(self.view.shape, self.view.stride())
         if index < start:
             distance = start - index
@@ -194,7 +194,7 @@ class _Poisoning(TorchDispatchMode):  # type: ignore[no-untyped-call]
         grows = func.overloadpacket is _aten.resize_
         held = args[0].untyped_storage().nbytes() if grows else 0
         result = func(*args, **kwargs)
-        if grows or (func.overloadpacket in _UNINITIALISED and "out" not in kwargs):
+        if grows or func.overloadpacket in _UNINITIALISED:
             self._fill(result, held)
         return result
 

@@ -1,0 +1,86 @@
+"""From the name given to ``--impl`` to an implementation, or to one line of what is wrong."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernels import catalog
+from suites.cases import SPECIFICATIONS
+
+INDICES = "def topology_witness_indices(context_lens, learned_indices, num_segments{more}): ..."
+
+MISTAKES = {
+    "needs_another": (
+        "import nonesuch",
+        "its import fails, No module named 'nonesuch'; install it first",
+    ),
+    "exits": (
+        "raise SystemExit(3)",
+        "its import fails with SystemExit: 3; `python -c 'import exits'` shows where",
+    ),
+    "is_empty": (
+        "",
+        "the module has no operation of the specification; define at least one of "
+        "topology_witness_indices, apply_topology_witnesses",
+    ),
+    "no_function": (
+        "topology_witness_indices = 3",
+        "topology_witness_indices is not a function with a readable signature; define it as "
+        "topology_witness_indices(context_lens, learned_indices, num_segments)",
+    ),
+    "another_order": (
+        "def topology_witness_indices(learned_indices, context_lens, num_segments): ...",
+        "topology_witness_indices(learned_indices, context_lens, num_segments) has another "
+        "signature",
+    ),
+    "one_too_few": (
+        "def topology_witness_indices(context_lens, learned_indices): ...",
+        "topology_witness_indices(context_lens, learned_indices) has another signature",
+    ),
+    "one_too_many": (
+        INDICES.format(more=", block"),
+        "topology_witness_indices(context_lens, learned_indices, num_segments, block) has another "
+        "signature",
+    ),
+    "by_keyword_only": (
+        "def topology_witness_indices(*, context_lens, learned_indices, num_segments): ...",
+        "topology_witness_indices(context_lens, learned_indices, num_segments) has another "
+        "signature",
+    ),
+}
+
+
+def load(name: str, source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / f"{name}.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    catalog.load(name)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_module_that_cannot_be_used_is_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, message = MISTAKES[name]
+    with pytest.raises(catalog.CatalogError) as error:
+        load(name, source, tmp_path, monkeypatch)
+    assert str(error.value).startswith(f"--impl {name}: {message}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("more", ["", ", block=64", ", *, block=64", ", **options"])
+def test_further_parameters_need_defaults(
+    more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load("usable", INDICES.format(more=more), tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", catalog.BUILT_IN)
+def test_the_built_in_ones_have_every_operation_of_a_kernel(name: str) -> None:
+    kernels = {operation for p in catalog.KERNELS for operation in catalog.operations(p)}
+    assert catalog.load(name).operations.keys() == kernels
+
+
+def test_every_operation_has_a_signature_and_a_specification() -> None:
+    assert catalog.signatures().keys() == SPECIFICATIONS.keys()
