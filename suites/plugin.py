@@ -23,6 +23,7 @@ from suites.explain import explain
 from suites.runner import ORACLE, Runner
 from suites.verdicts import Nonconformance, Status, Unsupported
 from suites.watch.interpreter import fold_reductions
+from suites.watch.patching import patch_language_once
 
 ROOT: Final = Path(__file__).parent.parent
 REPLAY: Final = ROOT / "suites" / "test_replay.py"
@@ -100,6 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _configure_hypothesis(config)
     if device.type == "cpu":
         fold_reductions()
+        patch_language_once()
 
 
 def _device(name: str) -> torch.device:
