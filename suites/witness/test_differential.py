@@ -31,7 +31,7 @@ every_operation = pytest.mark.parametrize(
 
 @every_operation
 @given(data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_a_few_rows(implementation: Runner, operation: Operation, data: st.DataObject) -> None:
     implementation.judge(data.draw(cases(operation)))
 
@@ -57,7 +57,7 @@ def test_a_very_wide_row(
 
 @every_operation
 @given(data=st.data())
-@settings(max_examples=2)
+@settings(max_examples=1)
 def test_a_thousand_rows(
     implementation: Runner, operation: Operation, data: st.DataObject
 ) -> None:
@@ -66,9 +66,9 @@ def test_a_thousand_rows(
 
 # --- bounded-exhaustive --------------------------------------------------------------------------
 
-LONGEST = 6
+LONGEST = 5
 ENTRIES = (-1, *range(LONGEST + 2), INT32_MAX)
-SLICE = 16  # rows of a batch that an interpreted implementation is given
+SLICE = 12  # rows of a batch that an interpreted implementation is given
 
 
 @pytest.mark.parametrize("segments", range(1, LONGEST + 2))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from golden.model import Operation, Tensor
@@ -112,6 +112,7 @@ def test_any_number_of_segments(implementation: Runner, data: st.DataObject) -> 
 @pytest.mark.parametrize("operation", MERGES)
 @pytest.mark.parametrize("segments", [1, 2, 31, 32, 33, 63, 64])
 @given(data=st.data())
+@settings(max_examples=15)
 def test_segments_up_to_the_width_of_the_mask(
     implementation: Runner, operation: Operation, segments: int, data: st.DataObject
 ) -> None:
@@ -123,6 +124,7 @@ def test_segments_up_to_the_width_of_the_mask(
 @pytest.mark.parametrize("layout", ["contiguous", "offset", "padded", "sliced", "transposed"])
 @every_operation
 @given(data=st.data())
+@settings(max_examples=15)
 def test_any_layout_gives_the_same_result_and_stays_inside(
     implementation_or_oracle: Runner, operation: Operation, layout: str, data: st.DataObject
 ) -> None:
