@@ -108,7 +108,9 @@ def _checked(module: ModuleType, operation: str, wanted: inspect.Signature) -> C
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     first, further = parameters[: len(names)], parameters[len(names) :]
     matches = [p.name for p in first if p.kind in positional] == names
-    optional = all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in further)
+    optional = all(
+        p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in further
+    )
     if not (matches and optional):
         raise CatalogError(
             f"--impl {module.__name__}: {operation}({', '.join(p.name for p in parameters)}) has "

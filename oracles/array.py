@@ -1,4 +1,4 @@
-"""What an oracle needs to know of a tensor: its element type, its shape, its values in row-major order."""
+"""What an oracle needs to know of a tensor: element type, shape, values in row-major order."""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeVar

@@ -1,4 +1,4 @@
-"""Segment witnesses for a learned sparse top-k: the policy, its refusals, its nulls and its metrics.
+"""Segment witnesses for a learned sparse top-k: the policy, its refusals, nulls and metrics.
 
 Source: ``segment-witnesses.md``, with the rulings R-W1 to R-W9. Python's integers are exact, so
 R-W1 (no product wraps) holds here by construction. Notation of the source: a row has context
@@ -7,6 +7,7 @@ length L, S segments are asked for, S_eff = min(S, L) exist, segment s is [e_s, 
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from itertools import pairwise
 
 from oracles.array import Array, rows
 
@@ -77,7 +78,7 @@ def serve(learned: Sequence[int], length: int, segments: int) -> list[int]:
 
 
 def run_bound(length: int, segments: int) -> int:
-    """The longest run of unselected tokens that full coverage allows: 2 * ceil(L / S_eff) - 2 (R-W7)."""
+    """2 * ceil(L / S_eff) - 2: the longest run of unselected tokens under full coverage (R-W7)."""
     effective = min(segments, length)
     return 2 * -(-length // effective) - 2
 
@@ -85,7 +86,7 @@ def run_bound(length: int, segments: int) -> int:
 def longest_run(selected: Iterable[int], length: int) -> int:
     """The longest run of consecutive tokens of [0, L) that are not selected."""
     marks = [-1, *sorted({x for x in selected if 0 <= x < length}), length]
-    return max(right - left - 1 for left, right in zip(marks, marks[1:], strict=False))
+    return max(right - left - 1 for left, right in pairwise(marks))
 
 
 # --- the operations, with their refusals (R-W3, R-W4) --------------------------------------------
@@ -169,7 +170,7 @@ def mix(z: int) -> int:
 
 
 def random_row(query: int, k: int, seed: int) -> list[int]:
-    """Row ``query`` of the causal random selector: min(k, query + 1) distinct tokens of [0, query]."""
+    """Row ``query`` of the causal random selector: min(k, query + 1) tokens of [0, query]."""
     length = query + 1
     pool = list(range(length))
     draws = min(k, length)

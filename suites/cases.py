@@ -10,6 +10,17 @@ import torch
 from golden.model import Layout, Operation, Tensor
 from oracles import witness
 
+INDICES: Final = "topology_witness_indices"
+APPLY: Final = "apply_topology_witnesses"
+SERVE: Final = "scatter_topology_witnesses_"
+
+# The operations that work on rows, and the input that holds the learned rows.
+ROWS: Final[Mapping[Operation, str]] = {
+    INDICES: "learned_indices",
+    APPLY: "learned_indices",
+    SERVE: "topk_indices",
+}
+
 
 @dataclass(frozen=True)
 class Specification:
@@ -22,11 +33,9 @@ class Specification:
 
 
 SPECIFICATIONS: Final[Mapping[Operation, Specification]] = {
-    "topology_witness_indices": Specification(witness.topology_witness_indices, torch.int32),
-    "apply_topology_witnesses": Specification(witness.apply_topology_witnesses, torch.int32),
-    "scatter_topology_witnesses_": Specification(
-        witness.scatter_topology_witnesses_, torch.int32, in_place="topk_indices"
-    ),
+    INDICES: Specification(witness.topology_witness_indices, torch.int32),
+    APPLY: Specification(witness.apply_topology_witnesses, torch.int32),
+    SERVE: Specification(witness.scatter_topology_witnesses_, torch.int32, in_place="topk_indices"),
     "segment_of": Specification(witness.segment_of, torch.int64),
     "random_null": Specification(witness.random_null, torch.int32),
     "locality_null": Specification(witness.locality_null, torch.int32),
@@ -53,15 +62,15 @@ class Case:
         return self.result(self.specification.oracle(**self.inputs))
 
     def result(self, value: Any) -> torch.Tensor:
-        """What an oracle or an implementation returned, as a tensor; Python values are converted."""
+        """What an oracle or an implementation returned, as a tensor."""
         if isinstance(value, torch.Tensor):
             return value
         result = torch.tensor(value, dtype=self.specification.dtype)
         if self.operation not in ROWS:
             return result
         rows, topk = self.tensor(ROWS[self.operation]).shape
-        of_segments = self.operation == "topology_witness_indices"
-        return result.reshape(rows, self.number("num_segments") if of_segments else topk)
+        width = self.number("num_segments") if self.operation == INDICES else topk
+        return result.reshape(rows, width)
 
     def bound(self) -> torch.Tensor | None:
         """The error that an honest implementation's result may have; None where it is exact."""
@@ -88,6 +97,10 @@ class Case:
             raise TypeError(f"{self.operation}: {name} is not a tensor")
         return value
 
+    def integers(self, name: str) -> list[int]:
+        """The values of an integer tensor, in row-major order."""
+        return [int(value) for value in self.tensor(name).data]
+
     def number(self, name: str) -> int:
         value = self.inputs[name]
         if isinstance(value, Tensor):
@@ -100,14 +113,6 @@ class Case:
             for name, v in self.inputs.items()
         ]
         return f"{self.operation}({', '.join(parts)})"
-
-
-# The operations that work on rows, and the input that holds the learned rows.
-ROWS: Final[Mapping[Operation, str]] = {
-    "topology_witness_indices": "learned_indices",
-    "apply_topology_witnesses": "learned_indices",
-    "scatter_topology_witnesses_": "topk_indices",
-}
 
 
 def to_torch(tensor: Tensor) -> torch.Tensor:

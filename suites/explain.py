@@ -9,7 +9,7 @@ from rich.table import Table
 
 from golden.model import Tensor
 from oracles import witness
-from suites.cases import ROWS, Case, to_torch
+from suites.cases import INDICES, ROWS, SERVE, Case, to_torch
 from suites.verdicts import Nonconformance
 
 SHOWN = 16  # lines of a table before it is cut
@@ -24,7 +24,7 @@ def explain(failure: Nonconformance, implementation: str, rerun: str) -> str:
         lines += [_plain(_inputs(failure))]
     else:
         lines += [_facts(case, row), ""]
-        if case.operation != "topology_witness_indices":
+        if case.operation != INDICES:
             lines += [_plain(_slots(failure, row))]
         lines += [_plain(_segments(failure, row))]
     return "\n".join([*lines, f"rerun: {rerun}"])
@@ -50,7 +50,7 @@ def _learned(case: Case, row: int) -> list[int]:
 
 def _keep_and_budget(case: Case, topk: int) -> tuple[int, int]:
     segments = case.number("num_segments")
-    if case.operation == "scatter_topology_witnesses_":
+    if case.operation == SERVE:
         return max(topk - segments, 0), min(topk, segments)
     keep = case.number("learned_keep")
     return keep, min(case.number("max_replacements"), topk - keep)
@@ -62,7 +62,7 @@ def _facts(case: Case, row: int) -> str:
     segments = case.number("num_segments")
     facts = [f"row {row} of {rows}", f"L {length}", f"S {segments}"]
     facts += [f"S_eff {min(segments, max(length, 0))}", f"topk {topk}"]
-    if case.operation != "topology_witness_indices":
+    if case.operation != INDICES:
         keep, budget = _keep_and_budget(case, topk)
         facts += [f"keep {keep}", f"B {budget}"]
     layouts = {v.layout for v in case.inputs.values() if isinstance(v, Tensor)} - {"contiguous"}
@@ -94,7 +94,7 @@ def _segments(failure: Nonconformance, row: int) -> Table:
     learned = _learned(case, row)
     length, segments = int(to_torch(case.tensor("context_lens"))[row]), case.number("num_segments")
     effective = min(segments, max(length, 0))
-    by_segment = case.operation == "topology_witness_indices"
+    by_segment = case.operation == INDICES
     expected = _row(failure.expected, row) if by_segment else None
     actual = _row(failure.actual, row) if by_segment else None
     witnesses = witness.witness_slots(learned, length, segments)

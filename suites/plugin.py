@@ -2,8 +2,9 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,13 +16,13 @@ import torch
 from golden import files
 from golden.canonical import vector_text
 from golden.model import Contract, Note, Refusal, Vector, VectorFile
-from golden.record import Measurement, Verdict
+from golden.record import Header, Measurement, Verdict
 from kernels import catalog
 from suites import recording as record
 from suites.cases import SPECIFICATIONS, Case, to_golden
 from suites.explain import explain
 from suites.runner import ORACLE, Runner
-from suites.verdicts import Nonconformance, Status, Unsupported
+from suites.verdicts import Nonconformance, Status
 from suites.watch.interpreter import fold_reductions
 from suites.watch.patching import patch_language_once
 
@@ -234,12 +235,13 @@ def pytest_runtest_makereport(
     name = _runner_name(item)
     if name is None or (call.when != "call" and report.passed):
         return report
-    cases = max((r.cases for r in _runners(item)), default=0)
+    runner = _runner(item)
+    cases = runner.cases if runner else 0
     if report.passed and cases == 0:
         report.outcome = "failed"
         report.longrepr = "the test passed without judging a case"
-    status = _status(report, call)
     error = call.excinfo.value if call.excinfo else None
+    status: Status = "unsupported" if runner and runner.unsupported else _status(report, error)
     if isinstance(error, Nonconformance):
         report.longrepr = explain(error, name, _rerun(item, name, error))
     verdict = Verdict(
@@ -254,17 +256,15 @@ def pytest_runtest_makereport(
     return report
 
 
-def _runners(item: pytest.Item) -> Iterable[Runner]:
+def _runner(item: pytest.Item) -> Runner | None:
+    """The runner of a test that has been set up."""
     arguments = getattr(item, "funcargs", {})
-    return (arguments[f] for f in RUNNERS if f in arguments)
+    return next((arguments[f] for f in RUNNERS if f in arguments), None)
 
 
-def _status(report: pytest.TestReport, call: pytest.CallInfo[None]) -> Status:
-    error = call.excinfo.value if call.excinfo else None
+def _status(report: pytest.TestReport, error: BaseException | None) -> Status:
     if report.passed:
         return "passed"
-    if isinstance(error, Unsupported):
-        return "unsupported"
     if report.skipped:
         return "not-run"
     if isinstance(error, Nonconformance):
@@ -347,8 +347,25 @@ class _Controller:
         self.recording = self.state.recording
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        begun = bool(self.recording.verdicts)
         if report.when == "call" or report.outcome != "passed":
             self.recording.add(report.user_properties)
+        if report.when not in ("setup", "call", "teardown"):  # the worker died of this test
+            self.recording.add([record.attach(self._crash(report))])
+        if self.recording.verdicts and not begun:
+            record.begin(self._path, self._header)
+
+    def _crash(self, report: pytest.TestReport) -> Verdict:
+        """A dead worker tells no contracts; the name of the implementation is in the test's."""
+        parameters = report.nodeid.rpartition("[")[2].rstrip("]").split("-")
+        return Verdict(
+            test=report.nodeid,
+            implementation=next((n for n in self.state.names if n in parameters), ""),
+            contracts=(),
+            status="crashed",
+            cases=0,
+            detail=_detail(report, None),
+        )
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -356,17 +373,16 @@ class _Controller:
             return
         if exitstatus == pytest.ExitCode.OK and not self.recording.measured:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
-        header = record.header(
-            ROOT,
-            self.state.device,
-            self.state.seed,
-            self.state.names,
-            self.config.invocation_params.args,
-        )
-        self.recording.write(self._path(), header, int(session.exitstatus))
+        self.recording.write(self._path, self._header, int(session.exitstatus))
 
+    @property
     def _path(self) -> Path:
-        return self.config.invocation_params.dir / self.config.getoption("--record")
+        return self.config.invocation_params.dir / str(self.config.getoption("--record"))
+
+    @cached_property
+    def _header(self) -> Header:
+        state, arguments = self.state, self.config.invocation_params.args
+        return record.header(ROOT, state.device, state.seed, state.names, arguments)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.recording.verdicts:
@@ -376,10 +392,13 @@ class _Controller:
         matrix = self.recording.matrix(state.contracts, [ORACLE.name, *state.names])
         colour = terminalreporter.hasmarkup
         terminalreporter.write_line(record.render(matrix, colour=colour))
+        for verdict in self.recording.verdicts:
+            if not verdict.contracts:
+                terminalreporter.write_line(f"{verdict.status}: {verdict.test}")
         if figures := self.recording.figures():
             terminalreporter.write_line(
-                "\nreal rows: mean over the layers and heads of a recorded model, all at the budget of "
-                "the policy"
+                "\nreal rows: mean over the layers and heads of a recorded model, "
+                "all at the budget of the policy"
             )
             terminalreporter.write_line(record.render(figures, colour=colour) + "\n")
         terminalreporter.write_line(

@@ -69,6 +69,12 @@ def _commit(root: Path) -> str:
         return ""
 
 
+def begin(path: Path, header: Header) -> None:
+    """Leave a record without a footer, which says that the run was cut short, until it ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.encode(header) + b"\n")
+
+
 class Recording:
     """The verdicts and measurements of one run, in the order in which tests are named."""
 
@@ -99,12 +105,13 @@ class Recording:
         lines: list[Line] = [
             header,
             *sorted(self.verdicts, key=lambda v: (v.test, v.implementation)),
-            *sorted(self.measurements, key=lambda m: (m.subject, m.implementation, m.quantity, m.variant)),
+            *sorted(
+                self.measurements,
+                key=lambda m: (m.subject, m.implementation, m.quantity, m.variant),
+            ),
             Footer(dict(sorted(statuses.items())), self.cases, exit_status),
         ]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            file.writelines(msgspec.json.encode(line) + b"\n" for line in lines)
+        path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
     def matrix(self, order: Iterable[str], names: Iterable[str]) -> Table:
         """Contract by implementation: the worst status, and the number of cases."""
@@ -130,7 +137,7 @@ class Recording:
         for heading in ("context", "implementation"):
             table.add_column(heading, no_wrap=True)
         for quantity, variant in columns:
-            table.add_column(f"{quantity}\n{variant}", justify="right")
+            table.add_column(f"{quantity}\n{variant}", justify="right", no_wrap=True)
         values = {
             (m.subject, m.implementation, m.quantity, m.variant): m.value for m in self.measurements
         }
@@ -160,5 +167,5 @@ def attach(line: Verdict | Measurement) -> tuple[str, object]:
 def render(renderable: RenderableType, *, colour: bool) -> str:
     """Text for pytest's terminal, which may be a log."""
     out = io.StringIO()
-    Console(file=out, width=110, force_terminal=colour, no_color=not colour).print(renderable)
+    Console(file=out, width=120, force_terminal=colour, no_color=not colour).print(renderable)
     return out.getvalue().rstrip()

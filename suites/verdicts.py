@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-import pytest
 import torch
 
 from suites.cases import Case
@@ -33,7 +32,7 @@ SEVERITY: tuple[Status, ...] = (
 )
 
 
-class Nonconformance(AssertionError):
+class Nonconformance(AssertionError):  # noqa: N818 - a verdict, not an error
     """An implementation did not do what a contract says.
 
     ``row`` is the row that shows it, where one does; ``expected`` is None when the statement is
@@ -57,10 +56,3 @@ class Nonconformance(AssertionError):
         self.expected = expected
         self.actual = actual
         self.row = row
-
-
-class Unsupported(pytest.skip.Exception):
-    """The implementation lacks the operation."""
-
-    def __init__(self, operation: str) -> None:
-        super().__init__(f"no {operation}", allow_module_level=False)

@@ -1,4 +1,4 @@
-"""The witness policy in vectorised torch, on any device: no loop over rows, no data-dependent branch.
+"""The witness policy in vectorised torch, on any device, without a loop over rows.
 
 Operations as `kernels.api.WitnessKernels` describes them.
 """

@@ -171,9 +171,7 @@ def witness_serve_kernel(
 def _check_rows(name: str, learned: Tensor, context_lens: Tensor) -> tuple[int, int]:
     """Rows and topk of a legal pair of tensors; ValueError otherwise (R-W4)."""
     if learned.dtype is not torch.int32 or learned.ndim != 2:
-        raise ValueError(
-            f"{name} must be a 2-D int32 tensor, got {learned.ndim}-D {learned.dtype}"
-        )
+        raise ValueError(f"{name} must be a 2-D int32 tensor, got {learned.ndim}-D {learned.dtype}")
     if context_lens.dtype not in (torch.int32, torch.int64) or context_lens.ndim != 1:
         raise ValueError(
             "context_lens must be a 1-D int32 or int64 tensor, "

@@ -222,7 +222,15 @@ def test_a_golden_file_with_a_wrong_type_is_a_usage_error(tmp_path: Path) -> Non
     for name in ("conftest.py", "pyproject.toml"):
         (checkout / name).parent.mkdir(exist_ok=True)
         (checkout / name).write_bytes((ROOT / name).read_bytes())
-    subprocess.run(["cp", "-r", *(str(ROOT / n) for n in ("golden", "kernels", "oracles", "suites")), str(checkout)], check=True)
+    subprocess.run(
+        [
+            "cp",
+            "-r",
+            *(str(ROOT / n) for n in ("golden", "kernels", "oracles", "suites")),
+            str(checkout),
+        ],
+        check=True,
+    )
     vectors = checkout / "golden" / "witness" / "segment_of.json"
     vectors.write_text(vectors.read_text().replace('"schema": 1', '"schema": "one"'))
     result = subprocess.run(

@@ -49,7 +49,7 @@ def patch_language_once() -> None:
             scope.restore = partial(_restore, scope.restore, scopes, patched)
         return scope
 
-    interpreter._patch_lang = once
+    setattr(interpreter, "_patch_lang", once)  # noqa: B010 - untyped, and private
 
 
 def _restore(launch: Callable[[], None], scopes: list[Any], patched: set[int]) -> None:

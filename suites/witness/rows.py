@@ -7,11 +7,13 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
 from math import ceil
 
 import torch
 
-from suites.cases import ROWS, Case
+from suites.cases import INDICES, ROWS, SERVE, Case
 from suites.verdicts import Nonconformance
 
 
@@ -36,12 +38,12 @@ class Row:
         """S_eff, and 0 for a row without context."""
         return min(self.case.number("num_segments"), max(self.length, 0))
 
-    @property
+    @cached_property
     def intervals(self) -> list[tuple[int, int]]:
         """[e_s, e_s+1) for each segment."""
         count = self.effective
         edges = [ceil(Fraction(s * self.length, count)) for s in range(count + 1)] if count else []
-        return list(zip(edges, edges[1:], strict=False))
+        return list(pairwise(edges))
 
     def segment(self, token: int) -> int:
         """The segment whose interval holds a token of [0, L)."""
@@ -53,7 +55,7 @@ class Row:
 
     @property
     def keep(self) -> int:
-        if self.case.operation == "scatter_topology_witnesses_":
+        if self.case.operation == SERVE:
             return max(len(self.learned) - self.case.number("num_segments"), 0)
         return self.case.number("learned_keep")
 
@@ -61,7 +63,7 @@ class Row:
     def budget(self) -> int:
         """B, the number of slots that may change."""
         room = len(self.learned) - self.keep
-        if self.case.operation == "scatter_topology_witnesses_":
+        if self.case.operation == SERVE:
             return min(self.case.number("num_segments"), room)
         return min(self.case.number("max_replacements"), room)
 
@@ -92,12 +94,9 @@ class Row:
 
 def rows(case: Case, actual: torch.Tensor) -> Iterator[Row]:
     """The rows of a well-formed case. Raises Nonconformance when the result has another shape."""
-    learned = case.tensor(ROWS[case.operation])
-    lengths = case.tensor("context_lens").data
-    count, topk = learned.shape
-    width = topk
-    if case.operation == "topology_witness_indices":
-        width = case.number("num_segments")
+    learned, lengths = case.integers(ROWS[case.operation]), case.integers("context_lens")
+    count, topk = case.tensor(ROWS[case.operation]).shape
+    width = case.number("num_segments") if case.operation == INDICES else topk
     if actual.shape != (count, width) or actual.dtype != torch.int32:
         raise Nonconformance(
             f"the result is {actual.dtype} {list(actual.shape)}, not int32 {[count, width]}",
@@ -105,5 +104,5 @@ def rows(case: Case, actual: torch.Tensor) -> Iterator[Row]:
             actual=actual,
         )
     for index in range(count):
-        entries = [int(x) for x in learned.data[index * topk : (index + 1) * topk]]
-        yield Row(case, index, int(lengths[index]), entries, actual[index].tolist(), actual)
+        entries = learned[index * topk : (index + 1) * topk]
+        yield Row(case, index, lengths[index], entries, actual[index].tolist(), actual)

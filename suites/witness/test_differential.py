@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from golden.model import Operation, Tensor
-from suites.cases import Case
+from suites.cases import APPLY, INDICES, SERVE, Case
 from suites.contracts import contract
 from suites.runner import Runner
 from suites.strategies.witness import (
@@ -19,9 +19,9 @@ from suites.strategies.witness import (
 
 # What a wrong result is held against: the contract that defines the operation's result.
 DEFINED_BY = {
-    "topology_witness_indices": "witness.indices.slot-per-segment",
-    "apply_topology_witnesses": "witness.merge.ascending",
-    "scatter_topology_witnesses_": "witness.serving.parameters",
+    INDICES: "witness.indices.slot-per-segment",
+    APPLY: "witness.merge.ascending",
+    SERVE: "witness.serving.parameters",
 }
 every_operation = pytest.mark.parametrize(
     "operation",
@@ -49,18 +49,14 @@ def test_around_and_past_the_width_of_a_block(
 @every_operation
 @given(data=st.data())
 @settings(max_examples=1)
-def test_a_very_wide_row(
-    implementation: Runner, operation: Operation, data: st.DataObject
-) -> None:
+def test_a_very_wide_row(implementation: Runner, operation: Operation, data: st.DataObject) -> None:
     implementation.judge(data.draw(large_cases(operation, rows=1, topks=(65536,))))
 
 
 @every_operation
 @given(data=st.data())
 @settings(max_examples=1)
-def test_a_thousand_rows(
-    implementation: Runner, operation: Operation, data: st.DataObject
-) -> None:
+def test_a_thousand_rows(implementation: Runner, operation: Operation, data: st.DataObject) -> None:
     implementation.judge(data.draw(large_cases(operation, rows=1000, topks=(1, 3, 5))))
 
 
@@ -83,7 +79,7 @@ def test_every_small_row(
     """
     rows = list(product(range(-1, LONGEST + 1), product(ENTRIES, repeat=topk)))
     batches = [(0, 0)]
-    if operation == "apply_topology_witnesses":
+    if operation == APPLY:
         batches = list(product(range(topk + 1), range(topk + 2)))
     # The first few rows tell whether the implementation is interpreted.
     implementation.judge(_batch(operation, rows[:SLICE], segments, *batches[0]))

@@ -33,4 +33,3 @@ def test_vector(implementation_or_oracle: Runner, case: Case, vector: Vector) ->
 @pytest.mark.parametrize(("case", "vector"), _parameters(rows=False))
 def test_vector_of_a_measure(implementation_or_oracle: Runner, case: Case, vector: Vector) -> None:
     implementation_or_oracle.judge_vector(case, vector)
-

@@ -4,20 +4,16 @@ from hypothesis import given
 
 from golden.model import Tensor
 from oracles.witness import longest_run
-from suites.cases import Case
+from suites.cases import INDICES, Case
 from suites.contracts import contract
 from suites.runner import Runner
 from suites.strategies.witness import cases
 from suites.witness.rows import rows
 
-OPERATION = "topology_witness_indices"
-
 
 @contract("witness.indices.slot-per-segment")
-@given(case=cases(OPERATION))
-def test_a_slot_without_a_segment_is_empty(
-    implementation_or_oracle: Runner, case: Case
-) -> None:
+@given(case=cases(INDICES))
+def test_a_slot_without_a_segment_is_empty(implementation_or_oracle: Runner, case: Case) -> None:
     for row in rows(case, implementation_or_oracle.call(case)):
         row.require(
             all(x == -1 for x in row.result[row.effective :]),
@@ -26,7 +22,7 @@ def test_a_slot_without_a_segment_is_empty(
 
 
 @contract("witness.coordinates.range")
-@given(case=cases(OPERATION))
+@given(case=cases(INDICES))
 def test_a_slot_holds_a_token_of_the_context_or_nothing(
     implementation_or_oracle: Runner, case: Case
 ) -> None:
@@ -38,7 +34,7 @@ def test_a_slot_holds_a_token_of_the_context_or_nothing(
 
 
 @contract("witness.edge.lands-in-segment")
-@given(case=cases(OPERATION))
+@given(case=cases(INDICES))
 def test_a_witness_is_the_first_token_of_its_segment(
     implementation_or_oracle: Runner, case: Case
 ) -> None:
@@ -51,7 +47,7 @@ def test_a_witness_is_the_first_token_of_its_segment(
 
 
 @contract("witness.set.disjoint")
-@given(case=cases(OPERATION))
+@given(case=cases(INDICES))
 def test_no_witness_is_a_learned_token(implementation_or_oracle: Runner, case: Case) -> None:
     for row in rows(case, implementation_or_oracle.call(case)):
         row.require(
@@ -60,14 +56,14 @@ def test_no_witness_is_a_learned_token(implementation_or_oracle: Runner, case: C
 
 
 @contract("witness.set.distinct")
-@given(case=cases(OPERATION))
+@given(case=cases(INDICES))
 def test_no_witness_appears_twice(implementation_or_oracle: Runner, case: Case) -> None:
     for row in rows(case, implementation_or_oracle.call(case)):
         row.require(len(set(row.tokens)) == len(row.tokens), "a witness appears twice")
 
 
 @contract("witness.set.complete")
-@given(case=cases(OPERATION, tokens="legal"))
+@given(case=cases(INDICES, tokens="legal"))
 def test_every_segment_holds_a_learned_token_or_a_witness(
     implementation_or_oracle: Runner, case: Case
 ) -> None:
@@ -77,7 +73,7 @@ def test_every_segment_holds_a_learned_token_or_a_witness(
 
 
 @contract("witness.set.run-bound")
-@given(case=cases(OPERATION, tokens="legal", shortest=1))
+@given(case=cases(INDICES, tokens="legal", shortest=1))
 def test_no_long_run_is_left_unselected(implementation_or_oracle: Runner, case: Case) -> None:
     for row in rows(case, implementation_or_oracle.call(case)):
         bound = 2 * -(-row.length // row.effective) - 2
@@ -86,7 +82,7 @@ def test_no_long_run_is_left_unselected(implementation_or_oracle: Runner, case: 
 
 
 @contract("witness.set.permutation-invariant")
-@given(case=cases(OPERATION))
+@given(case=cases(INDICES))
 def test_the_order_of_learned_entries_does_not_matter(
     implementation_or_oracle: Runner, case: Case
 ) -> None:

@@ -1,6 +1,6 @@
 """Null models and metrics: of the oracle, and of every implementation that exports them."""
 
-from typing import Any, Literal
+from itertools import pairwise
 
 import pytest
 import torch
@@ -72,7 +72,7 @@ def _candidates(draw: st.DrawFn, length: int) -> Tensor:
 def test_coverage_counts_the_segments_that_a_candidate_meets(
     implementation_or_oracle: Runner, data: st.DataObject
 ) -> None:
-    """By definition, without the segment map: which tokens share a segment is counted, not computed."""
+    """By definition, without the segment map: the segments are intervals, and looked into."""
     length = data.draw(st.one_of(st.integers(-2, 70), st.integers(1, 3000)))
     segments = data.draw(st.integers(0, 70))
     candidates = data.draw(_candidates(length))
@@ -83,8 +83,8 @@ def test_coverage_counts_the_segments_that_a_candidate_meets(
     effective = min(segments, max(length, 0))
     edges = [-(-s * length // effective) for s in range(effective + 1)] if effective else []
     met = [
-        any(first <= x < last for x in candidates.data)
-        for first, last in zip(edges, edges[1:], strict=False)
+        any(first <= x < last for x in case.integers("candidates"))
+        for first, last in pairwise(edges)
     ]
     share = sum(met) / effective if effective else 1.0
     implementation_or_oracle.judge(case, torch.tensor(share, dtype=torch.float64))
@@ -129,9 +129,7 @@ def test_the_segment_map_is_the_interval_that_holds_the_token(
     effective = min(segments, length)
     edges = [-(-s * length // effective) for s in range(effective + 1)]
     inside = [s for s in range(effective) if edges[s] <= token < edges[s + 1]]
-    case = Case(
-        "segment_of", {"token": token, "context_len": length, "num_segments": segments}
-    )
+    case = Case("segment_of", {"token": token, "context_len": length, "num_segments": segments})
     actual = implementation_or_oracle.call(case)
     segment = int(actual)
     implementation_or_oracle.require(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from golden.model import Operation, Tensor
-from suites.cases import ROWS, Case
+from suites.cases import APPLY, ROWS, Case
 from suites.contracts import contract
 from suites.runner import Runner
 from suites.strategies.witness import MERGES, cases
@@ -163,13 +163,13 @@ def _with_padded_tail(case: Case) -> Case:
         **case.inputs,
         name: Tensor("int32", (count, topk + segments), tuple(widened), layout=learned.layout),
     }
-    if case.operation == "apply_topology_witnesses":
+    if case.operation == APPLY:
         inputs |= {"learned_keep": topk, "max_replacements": segments}
     return Case(case.operation, inputs)
 
 
 @contract("witness.caveat.coverage-after-merge")
-@given(case=cases("apply_topology_witnesses", tokens="legal"))
+@given(case=cases(APPLY, tokens="legal"))
 def test_an_overwritten_sole_occupant_leaves_its_segment_uncovered(
     implementation_or_oracle: Runner, case: Case
 ) -> None:
@@ -188,7 +188,7 @@ def test_an_overwritten_sole_occupant_leaves_its_segment_uncovered(
 def test_a_permuted_prefix_permutes_the_result_and_nothing_else(
     implementation_or_oracle: Runner, data: st.DataObject
 ) -> None:
-    case = data.draw(cases("apply_topology_witnesses", rows=st.just(1)))
+    case = data.draw(cases(APPLY, rows=st.just(1)))
     learned, keep = case.tensor("learned_indices"), case.number("learned_keep")
     actual = implementation_or_oracle.call(case)
     order = data.draw(st.permutations(range(keep)), label="order of the prefix")
@@ -205,7 +205,7 @@ def test_a_token_moved_across_the_boundary_changes_the_retained_set(
     """The source's example: {0, 5, 12} becomes {5, 9, 12}, though the learned set is the same."""
     for learned, retained in (((0, 5, 9, -1), {0, 5, 12}), ((5, 9, 0, -1), {5, 9, 12})):
         case = Case(
-            "apply_topology_witnesses",
+            APPLY,
             {
                 "learned_indices": Tensor("int32", (1, 4), learned),
                 "context_lens": Tensor("int32", (1,), (16,)),

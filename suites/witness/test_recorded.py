@@ -1,4 +1,4 @@
-"""Rows recorded from a real model: the policy on them, and its coverage and recall beside the nulls."""
+"""Rows recorded from a real model: the policy on them, and how it fares beside the nulls."""
 
 from collections.abc import Callable
 from statistics import fmean
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from golden.model import Tensor
+from golden.model import Operation, Tensor
 from golden.record import Measurement
 from golden.recorded import RecordedContext, load_recorded
 from oracles import witness
-from suites.cases import Case, to_golden
+from suites.cases import APPLY, SERVE, Case, to_golden
 from suites.contracts import contract
 from suites.runner import Runner
 from suites.strategies.witness import assemble
@@ -20,11 +20,13 @@ RECORDED = load_recorded()
 SEGMENTS = 16
 
 every_context = pytest.mark.parametrize("recorded", RECORDED, ids=lambda r: r.name)
-def _case(operation: str, recorded: RecordedContext) -> Case:
+
+
+def _case(operation: Operation, recorded: RecordedContext) -> Case:
     learned = to_golden(torch.from_numpy(recorded.learned))
     rows, topk = learned.shape
     return assemble(
-        operation,  # type: ignore[arg-type]
+        operation,
         learned=learned,
         lengths=Tensor("int32", (rows,), (recorded.context_len,) * rows, layout="broadcast"),
         segments=SEGMENTS,
@@ -36,12 +38,14 @@ def _case(operation: str, recorded: RecordedContext) -> Case:
 @pytest.mark.parametrize(
     "operation",
     [
-        pytest.param("topology_witness_indices", marks=contract("witness.indices.slot-per-segment")),
-        pytest.param("apply_topology_witnesses", marks=contract("witness.merge.ascending")),
+        pytest.param(
+            "topology_witness_indices", marks=contract("witness.indices.slot-per-segment")
+        ),
+        pytest.param(APPLY, marks=contract("witness.merge.ascending")),
     ],
 )
 @every_context
-def test_real_rows(implementation: Runner, operation: str, recorded: RecordedContext) -> None:
+def test_real_rows(implementation: Runner, operation: Operation, recorded: RecordedContext) -> None:
     implementation.judge(_case(operation, recorded))
 
 
@@ -56,28 +60,36 @@ def test_serving_real_rows(
 
     All at the budget of the source: as many tokens as the served row has valid slots.
     """
-    served = implementation.judge(_case("scatter_topology_witnesses_", recorded))
+    served = implementation.judge(_case(SERVE, recorded))
+    for selector, select in SELECTORS.items():
+        figures = [
+            _figures(recorded, row, select(recorded, served, row))
+            for row in range(len(recorded.learned))
+        ]
+        coverages, recalls = zip(*figures, strict=True)
+        for quantity, value in (("coverage", fmean(coverages)), ("recall", fmean(recalls))):
+            measure(Measurement(implementation.name, recorded.name, quantity, selector, value))
+
+
+def _figures(recorded: RecordedContext, row: int, tokens: list[int]) -> tuple[float, float]:
+    """Coverage and recall of one selection of tokens, by the oracle."""
+    candidates = Tensor("int32", (len(tokens),), tuple(tokens))
+    mass = to_golden(torch.from_numpy(recorded.attention[row].astype(np.float64)))
     length = recorded.context_len
-    for selector, select in _SELECTORS.items():
-        candidates = [select(recorded, served, row) for row in range(len(recorded.learned))]
-        coverage = fmean(
-            witness.segment_coverage(_array(tokens), length, SEGMENTS) for tokens in candidates
-        )
-        recall = fmean(
-            witness.attention_mass_recall(_array(tokens), _mass(recorded, row))
-            for row, tokens in enumerate(candidates)
-        )
-        for quantity, value in (("coverage", coverage), ("recall", recall)):
-            measure(
-                Measurement(implementation.name, recorded.name, quantity, selector, value)
-            )
+    coverage = Case(
+        "segment_coverage",
+        {"candidates": candidates, "context_len": length, "num_segments": SEGMENTS},
+    )
+    recall = Case("attention_mass_recall", {"candidates": candidates, "attention_row": mass})
+    return coverage.expected().item(), recall.expected().item()
 
 
 def _budget(served: torch.Tensor, row: int) -> int:
     return int((served[row] >= 0).sum())
 
 
-_SELECTORS: dict[str, Callable[[RecordedContext, torch.Tensor, int], list[int]]] = {
+Select = Callable[[RecordedContext, torch.Tensor, int], list[int]]
+SELECTORS: dict[str, Select] = {
     "learned": lambda recorded, served, row: recorded.learned[row].tolist(),
     "policy": lambda recorded, served, row: served[row].tolist(),
     "random": lambda recorded, served, row: witness.random_null(
@@ -87,11 +99,3 @@ _SELECTORS: dict[str, Callable[[RecordedContext, torch.Tensor, int], list[int]]]
         recorded.context_len, _budget(served, row)
     ),
 }
-
-
-def _array(tokens: list[int]) -> Tensor:
-    return Tensor("int32", (len(tokens),), tuple(tokens))
-
-
-def _mass(recorded: RecordedContext, row: int) -> Tensor:
-    return to_golden(torch.from_numpy(recorded.attention[row].astype(np.float64)))

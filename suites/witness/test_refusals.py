@@ -1,18 +1,17 @@
 """Refusals (R-W3, R-W4): ValueError, before anything is written and before any passthrough."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from golden.model import Operation, Tensor
-from suites.cases import ROWS, Case
+from suites.cases import APPLY, INDICES, ROWS, SERVE, Case
 from suites.contracts import contract
 from suites.runner import Runner
 from suites.strategies.witness import MERGES, ROW_OPERATIONS, cases
 
-APPLY = "apply_topology_witnesses"
 every_operation = pytest.mark.parametrize("operation", ROW_OPERATIONS)
 IntegerType = Literal["int32", "int64"]
 
@@ -46,9 +45,7 @@ def test_learned_entries_of_another_rank(
     shape = data.draw(st.sampled_from(shapes))
     reshaped = Tensor("int32", shape, learned.data)
     lengths = Tensor("int32", shape[:1], (16,) * shape[0])
-    refuse(
-        implementation_or_oracle, case, **{ROWS[operation]: reshaped, "context_lens": lengths}
-    )
+    refuse(implementation_or_oracle, case, **{ROWS[operation]: reshaped, "context_lens": lengths})
 
 
 @contract("witness.refusal.lens-dims", "witness.refusal.writes-nothing")
@@ -63,9 +60,7 @@ def test_context_lengths_of_another_rank(
     if lengths.shape == (1,):
         shapes.append(())
     shape = data.draw(st.sampled_from(shapes))
-    refuse(
-        implementation_or_oracle, case, context_lens=Tensor(lengths.dtype, shape, lengths.data)
-    )
+    refuse(implementation_or_oracle, case, context_lens=Tensor(lengths.dtype, shape, lengths.data))
 
 
 @contract("witness.refusal.lens-count", "witness.refusal.writes-nothing")
@@ -85,9 +80,9 @@ def test_context_lengths_for_other_rows(
 @pytest.mark.parametrize(
     ("operation", "segments"),
     [
-        *[("topology_witness_indices", s) for s in (0, -1, -(2**31))],
+        *[(INDICES, s) for s in (0, -1, -(2**31))],
         *[(APPLY, s) for s in (0, -1, 65, 128, 2**31)],
-        *[("scatter_topology_witnesses_", s) for s in (-1, 65, 128, 2**31)],
+        *[(SERVE, s) for s in (-1, 65, 128, 2**31)],
     ],
 )
 @given(data=st.data())
@@ -108,13 +103,11 @@ def test_a_prefix_that_does_not_fit(
 
 @contract("witness.refusal.max-replacements", "witness.refusal.writes-nothing")
 @given(case=cases(APPLY), replacements=st.integers(-100, -1))
-def test_a_negative_budget(
-    implementation_or_oracle: Runner, case: Case, replacements: int
-) -> None:
+def test_a_negative_budget(implementation_or_oracle: Runner, case: Case, replacements: int) -> None:
     refuse(implementation_or_oracle, case, max_replacements=replacements)
 
 
-BAD: list[tuple[str, dict[str, Any]]] = [
+BAD: list[tuple[str, dict[str, int]]] = [
     ("num_segments", {"num_segments": 65}),
     ("learned_keep", {"learned_keep": -1}),
     ("max_replacements", {"max_replacements": -1}),
@@ -128,7 +121,11 @@ def test_nothing_to_do_is_no_excuse(
     implementation_or_oracle: Runner, argument: str, bad: dict[str, int], data: st.DataObject
 ) -> None:
     case = data.draw(cases(APPLY, rows=st.sampled_from([0, 1])))
-    idle = {"learned_keep": case.tensor("learned_indices").shape[1]} if argument != "learned_keep" else {"max_replacements": 0}
+    idle = (
+        {"learned_keep": case.tensor("learned_indices").shape[1]}
+        if argument != "learned_keep"
+        else {"max_replacements": 0}
+    )
     refuse(implementation_or_oracle, case, **idle, **bad)
 
 

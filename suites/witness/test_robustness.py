@@ -1,4 +1,4 @@
-"""Robustness: arithmetic, lengths, padding, layouts, duplicates, and rows that do not mix (R-W1 to R-W6)."""
+"""Robustness: arithmetic, padding, layouts, duplicates, rows that do not mix (R-W1 to R-W6)."""
 
 import pytest
 import torch
@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from golden.model import Operation, Tensor
-from suites.cases import ROWS, Case
+from suites.cases import INDICES, ROWS, Case
 from suites.contracts import contract
 from suites.runner import Runner
 from suites.strategies.witness import (
     INT32_MAX,
     INT32_MIN,
+    LENGTH_TYPES,
     MERGES,
     ROW_OPERATIONS,
     assemble,
@@ -19,7 +20,6 @@ from suites.strategies.witness import (
 )
 from suites.witness.rows import rows
 
-INDICES = "topology_witness_indices"
 every_operation = pytest.mark.parametrize("operation", ROW_OPERATIONS)
 
 
@@ -59,13 +59,16 @@ def test_both_types_of_lengths_give_the_same_result(
 ) -> None:
     case = data.draw(cases(operation))
     lengths = case.tensor("context_lens")
-    results = [
+    before, after = (
         implementation_or_oracle.call(
-            Case(operation, {**case.inputs, "context_lens": Tensor(dtype, lengths.shape, lengths.data)})
+            Case(
+                operation,
+                {**case.inputs, "context_lens": Tensor(dtype, lengths.shape, lengths.data)},
+            )
         )
-        for dtype in ("int32", "int64")
-    ]
-    implementation_or_oracle.require_same(case, *results, "int32 and int64 lengths differ")
+        for dtype in LENGTH_TYPES
+    )
+    implementation_or_oracle.require_same(case, before, after, "int32 and int64 lengths differ")
 
 
 @contract("witness.padding.every-negative", "witness.coordinates.padding")
@@ -133,8 +136,10 @@ def test_any_layout_gives_the_same_result_and_stays_inside(
     learned = case.tensor(ROWS[operation])
     moved = Tensor("int32", learned.shape, learned.data, layout=layout)  # type: ignore[arg-type]
     laid_out = Case(operation, {**case.inputs, ROWS[operation]: moved})
-    results = [implementation_or_oracle.call(c) for c in (case, laid_out)]
-    implementation_or_oracle.require_same(laid_out, *results, f"the {layout} layout is misread")
+    before, after = (implementation_or_oracle.call(c) for c in (case, laid_out))
+    implementation_or_oracle.require_same(
+        laid_out, before, after, f"the {layout} layout is misread"
+    )
 
 
 @contract("witness.layout.strides")
@@ -148,12 +153,15 @@ def test_one_length_broadcast_over_all_rows(
     plain, broadcast = (
         Case(
             operation,
-            {**case.inputs, "context_lens": Tensor("int64", (count,), (length,) * count, layout=layout)},
+            {
+                **case.inputs,
+                "context_lens": Tensor("int64", (count,), (length,) * count, layout=layout),
+            },
         )
         for layout in ("contiguous", "broadcast")
     )
-    results = [implementation_or_oracle.call(c) for c in (plain, broadcast)]
-    implementation_or_oracle.require_same(broadcast, *results, "a broadcast length is misread")
+    before, after = (implementation_or_oracle.call(c) for c in (plain, broadcast))
+    implementation_or_oracle.require_same(broadcast, before, after, "a broadcast length is misread")
 
 
 @contract("witness.duplicates.accepted")
@@ -175,7 +183,9 @@ def test_repeated_tokens_count_once(
     before, after = (implementation_or_oracle.call(c) for c in (case, twin))
     if operation in MERGES:
         untouched = before == torch.tensor([learned], dtype=torch.int32).reshape(1, topk)
-        before = torch.where(untouched, torch.tensor([repeated], dtype=torch.int32).reshape(1, topk), before)
+        before = torch.where(
+            untouched, torch.tensor([repeated], dtype=torch.int32).reshape(1, topk), before
+        )
     implementation_or_oracle.require_same(twin, before, after, "a repeated token counts twice")
 
 
@@ -210,7 +220,9 @@ def _select(case: Case, order: list[int]) -> Case:
         {
             **case.inputs,
             name: Tensor("int32", (len(order), topk), entries),
-            "context_lens": Tensor(lengths.dtype, (len(order),), tuple(lengths.data[r] for r in order)),
+            "context_lens": Tensor(
+                lengths.dtype, (len(order),), tuple(lengths.data[r] for r in order)
+            ),
         },
     )
 

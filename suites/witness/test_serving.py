@@ -5,13 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from golden.model import Operation, Tensor
-from suites.cases import ROWS, Case, to_torch
+from suites.cases import APPLY, INDICES, ROWS, SERVE, Case, to_torch
 from suites.contracts import contract
 from suites.runner import Runner
 from suites.strategies.witness import MERGES, ROW_OPERATIONS, cases
 from suites.witness.rows import rows
 
-APPLY, SERVE = MERGES
 merges = pytest.mark.parametrize("operation", MERGES)
 every_operation = pytest.mark.parametrize("operation", ROW_OPERATIONS)
 
@@ -74,7 +73,9 @@ def test_a_row_without_context_gets_no_witness(
     lengths = data.draw(
         st.lists(st.sampled_from([0, -1, -3, -(2**31)]), min_size=count, max_size=count)
     )
-    empty = Case(operation, {**case.inputs, "context_lens": Tensor("int32", (count,), tuple(lengths))})
+    empty = Case(
+        operation, {**case.inputs, "context_lens": Tensor("int32", (count,), tuple(lengths))}
+    )
     for row in rows(empty, implementation_or_oracle.call(empty)):
         unchanged = row.learned if operation in MERGES else [-1] * len(row.result)
         row.require(row.result == unchanged, "a row with L <= 0 got a witness")
@@ -85,7 +86,7 @@ def test_a_row_without_context_gets_no_witness(
 def test_in_a_short_context_every_missing_token_is_a_witness(
     implementation_or_oracle: Runner, data: st.DataObject
 ) -> None:
-    case = data.draw(cases("topology_witness_indices", tokens="legal"))
+    case = data.draw(cases(INDICES, tokens="legal"))
     segments, count = case.number("num_segments"), case.tensor("context_lens").shape[0]
     learned = case.tensor(ROWS[case.operation])
     lengths = data.draw(st.lists(st.integers(1, segments), min_size=count, max_size=count))
