@@ -12,6 +12,8 @@ INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 MERGES: tuple[Operation, ...] = (APPLY, SERVE)
 ROW_OPERATIONS: tuple[Operation, ...] = (INDICES, *MERGES)
 
+DRAWN = 12  # entries of a row that are drawn one by one
+
 # What a learned row may hold. `any`: whatever int32 holds. `legal`: tokens of the row's context
 # and padding. `distinct`: legal, and no token twice.
 Tokens = Literal["any", "legal", "distinct"]
@@ -57,7 +59,11 @@ def learned_rows(
     pool += draw(st.lists(st.integers(0, context - 1), max_size=4), label="tokens")
     if tokens == "any":
         pool += draw(st.lists(_anything(length), max_size=4), label="others")
-    row = draw(st.lists(st.sampled_from(pool), min_size=topk, max_size=topk), label="learned")
+    drawn = min(topk, DRAWN)
+    row = draw(st.lists(st.sampled_from(pool), min_size=drawn, max_size=drawn), label="learned")
+    if topk > drawn:  # the rest walks through the pool: entry by entry would take too long
+        step = draw(st.integers(0, len(pool)), label="step")
+        row += [pool[i * step % len(pool)] for i in range(drawn, topk)]
     return _without_repeats(row) if tokens == "distinct" else row
 
 

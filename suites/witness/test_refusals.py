@@ -3,7 +3,7 @@
 from typing import Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from golden.model import Operation, Tensor
@@ -16,6 +16,10 @@ every_operation = pytest.mark.parametrize("operation", ROW_OPERATIONS)
 IntegerType = Literal["int32", "int64"]
 
 
+# A refusal hangs on one argument; what the others hold matters little.
+few = settings(max_examples=15)
+
+
 def refuse(runner: Runner, case: Case, **changes: Tensor | int) -> None:
     """The case with its inputs changed is refused; so it is where nothing would be done anyway."""
     runner.refuse(Case(case.operation, {**case.inputs, **changes}))
@@ -24,6 +28,7 @@ def refuse(runner: Runner, case: Case, **changes: Tensor | int) -> None:
 @contract("witness.refusal.learned-dtype", "witness.refusal.writes-nothing")
 @every_operation
 @given(data=st.data())
+@few
 def test_learned_entries_of_another_type(
     implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
 ) -> None:
@@ -36,6 +41,7 @@ def test_learned_entries_of_another_type(
 @contract("witness.refusal.learned-dims", "witness.refusal.writes-nothing")
 @every_operation
 @given(data=st.data())
+@few
 def test_learned_entries_of_another_rank(
     implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
 ) -> None:
@@ -51,6 +57,7 @@ def test_learned_entries_of_another_rank(
 @contract("witness.refusal.lens-dims", "witness.refusal.writes-nothing")
 @every_operation
 @given(data=st.data())
+@few
 def test_context_lengths_of_another_rank(
     implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
 ) -> None:
@@ -66,6 +73,7 @@ def test_context_lengths_of_another_rank(
 @contract("witness.refusal.lens-count", "witness.refusal.writes-nothing")
 @every_operation
 @given(data=st.data())
+@few
 def test_context_lengths_for_other_rows(
     implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
 ) -> None:
@@ -86,6 +94,7 @@ def test_context_lengths_for_other_rows(
     ],
 )
 @given(data=st.data())
+@few
 def test_segments_out_of_range(
     implementation_or_oracle: Runner, operation: Operation, segments: int, data: st.DataObject
 ) -> None:
@@ -94,6 +103,7 @@ def test_segments_out_of_range(
 
 @contract("witness.refusal.keep", "witness.refusal.writes-nothing")
 @given(case=cases(APPLY), beyond=st.integers(1, 100), below=st.booleans())
+@few
 def test_a_prefix_that_does_not_fit(
     implementation_or_oracle: Runner, case: Case, beyond: int, below: bool
 ) -> None:
@@ -103,6 +113,7 @@ def test_a_prefix_that_does_not_fit(
 
 @contract("witness.refusal.max-replacements", "witness.refusal.writes-nothing")
 @given(case=cases(APPLY), replacements=st.integers(-100, -1))
+@few
 def test_a_negative_budget(implementation_or_oracle: Runner, case: Case, replacements: int) -> None:
     refuse(implementation_or_oracle, case, max_replacements=replacements)
 
@@ -117,6 +128,7 @@ BAD: list[tuple[str, dict[str, int]]] = [
 @contract("witness.refusal.before-passthrough")
 @pytest.mark.parametrize(("argument", "bad"), BAD, ids=[name for name, _ in BAD])
 @given(data=st.data())
+@few
 def test_nothing_to_do_is_no_excuse(
     implementation_or_oracle: Runner, argument: str, bad: dict[str, int], data: st.DataObject
 ) -> None:
@@ -132,6 +144,7 @@ def test_nothing_to_do_is_no_excuse(
 @contract("witness.refusal.before-passthrough")
 @pytest.mark.parametrize("operation", MERGES)
 @given(data=st.data())
+@few
 def test_no_rows_are_no_excuse(
     implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
 ) -> None:
