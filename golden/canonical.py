@@ -10,7 +10,7 @@ import msgspec
 
 from golden.files import SCHEMAS
 from golden.floats import agree, bits_of, is_float, shortest
-from golden.model import Tensor, Vector, VectorFile
+from golden.model import Tensor, Value, Vector, VectorFile
 
 WIDTH = 100
 INDENT = "  "
@@ -36,15 +36,19 @@ def canonical_tensor(tensor: Tensor) -> Tensor:
 
 def canonical_vector(vector: Vector) -> Vector:
     """A vector with its tensors in canonical form."""
-    expected = vector.expected
     return msgspec.structs.replace(
         vector,
-        inputs={
-            name: canonical_tensor(value) if isinstance(value, Tensor) else value
-            for name, value in vector.inputs.items()
-        },
-        expected=canonical_tensor(expected) if isinstance(expected, Tensor) else expected,
+        inputs={name: _canonical_value(value) for name, value in vector.inputs.items()},
+        expected=_canonical_value(vector.expected),
     )
+
+
+def _canonical_value(value: Value | None) -> Value | None:
+    if isinstance(value, Tensor):
+        return canonical_tensor(value)
+    if isinstance(value, tuple):
+        return tuple(canonical_tensor(tensor) for tensor in value)
+    return value
 
 
 def vector_text(file: VectorFile) -> str:
@@ -99,12 +103,12 @@ def _lines(value: Any, depth: int = 0, before: int = 0, width: int = 0) -> str:
 
 
 def _row_width(value: dict[str, Any]) -> int:
-    """The width of a tensor with several rows, which go on lines of their own; else 0."""
+    """The width of a tensor with several rows of several values, for a line each; else 0."""
     shape, data = value.get("shape"), value.get("data")
     if not (isinstance(shape, tuple) and isinstance(data, tuple) and shape):
         return 0
     width: int = shape[-1]
-    return width if width < len(data) else 0
+    return width if 1 < width < len(data) else 0
 
 
 def _filled(scalars: Sequence[Any], depth: int) -> str:

@@ -7,7 +7,7 @@ import math
 import struct
 from typing import Literal, TypeGuard
 
-from golden.model import FloatType, IntegerType
+from golden.model import ElementType, FloatType
 
 Name = Literal["nan", "inf", "-inf"]
 Datum = int | float | Name
@@ -20,7 +20,7 @@ _BF16_PRECISION = 8
 _BF16_LOWEST = -133
 
 
-def is_float(dtype: IntegerType | FloatType) -> TypeGuard[FloatType]:
+def is_float(dtype: ElementType) -> TypeGuard[FloatType]:
     """Whether an element type is a float, with bits to its data."""
     return dtype in _DIGITS
 

@@ -21,12 +21,13 @@ from golden.files import (
 )
 from golden.floats import agree, is_float
 from golden.lock import Ids, ids_in_use, lock_text, read_lock
-from golden.model import Contract, Tensor, Vector, VectorFile
+from golden.model import Contract, Tensor, Value, Vector, VectorFile
 
 _RANGES = {
     "int32": range(-(2**31), 2**31),
     "int64": range(-(2**63), 2**63),
     "uint64": range(2**64),
+    "bool": range(2),
 }
 
 Arguments = ParamSpec("Arguments")
@@ -103,10 +104,12 @@ def file_problems(file: VectorFile) -> Iterator[str]:
 
 def tensors(vector: Vector) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a vector, each with its place in it."""
-    values = {f"inputs.{name}": value for name, value in vector.inputs.items()}
+    values: dict[str, Value | None] = {f"inputs.{n}": value for n, value in vector.inputs.items()}
     for place, value in (values | {"expected": vector.expected}).items():
         if isinstance(value, Tensor):
             yield place, value
+        elif isinstance(value, tuple):
+            yield from ((f"{place}[{index}]", tensor) for index, tensor in enumerate(value))
 
 
 def tensor_problems(tensor: Tensor) -> Iterator[tuple[str, str]]:
@@ -118,9 +121,11 @@ def tensor_problems(tensor: Tensor) -> Iterator[tuple[str, str]]:
         yield found, "make `data` and `shape` agree"
     if not is_float(dtype):
         if tensor.bits:
-            yield f"bits of an {dtype} tensor", "remove them: integers are exact as they are"
+            yield f"bits of {dtype} values", "remove them: only floats have any"
         for value in tensor.data:
-            if not isinstance(value, int) or value not in _RANGES[dtype]:
+            # to Python, though not to the reader of a file, a boolean is an integer
+            alike = isinstance(value, bool) == (dtype == "bool")
+            if not (alike and isinstance(value, int) and value in _RANGES[dtype]):
                 yield f"{value} is no {dtype}", "correct the value or the dtype"
         return
     if not tensor.bits and tensor.data:

@@ -11,6 +11,8 @@ Size = Annotated[int, msgspec.Meta(ge=0)]
 Bits = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]+$")]
 IntegerType = Literal["int32", "int64", "uint64"]
 FloatType = Literal["float16", "bfloat16", "float32", "float64"]
+ElementType = IntegerType | FloatType | Literal["bool"]
+Mode = Literal["prefill", "both", "decode"]
 Layout = Literal["contiguous", "offset", "padded", "sliced", "transposed", "broadcast"]
 Family = Literal["witness", "xattention"]
 Kind = Literal[
@@ -33,23 +35,35 @@ Operation = Literal[
     "locality_null",
     "segment_coverage",
     "attention_mass_recall",
+    "flat_group_gemm_fuse_reshape",
+    "softmax_fuse_block_sum",
+    "softmax_compute_partial_stats",
+    "merge_softmax_stats",
+    "softmax_normalize_and_block_sum",
+    "find_blocks_chunked",
+    "xattn_estimate",
 ]
 
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A tensor as data: values in row-major order.
 
-    Integers are exact. Floats appear twice: in ``data`` for people (the shortest decimal that
-    rounds to the value; "nan", "inf" and "-inf" by name) and in ``bits`` for machines (the
-    IEEE 754 pattern as hexadecimal digits, most significant first), and the two agree.
+    Integers and booleans are exact. Floats appear twice: in ``data`` for people (the shortest
+    decimal that rounds to the value; "nan", "inf" and "-inf" by name) and in ``bits`` for machines
+    (the IEEE 754 pattern as hexadecimal digits, most significant first), and the two agree.
     ``layout`` says how the tensor lay in memory when a case was found; readers may ignore it.
     """
 
-    dtype: IntegerType | FloatType
+    dtype: ElementType
     shape: tuple[Size, ...]
-    data: tuple[int | float | Literal["nan", "inf", "-inf"], ...]
+    data: tuple[bool | int | float | Literal["nan", "inf", "-inf"], ...]
     bits: tuple[Bits, ...] = ()
     layout: Layout = "contiguous"
+
+
+# What a parameter takes. A float is a float64 tensor without dimensions, for the sake of its bits;
+# a dtype and a mode go by their names.
+Value = Tensor | tuple[Tensor, ...] | bool | int | ElementType | Mode
 
 
 class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,14 +82,19 @@ class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 class Vector(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One case that someone kept: inputs by parameter name, and the expected value or the refusal.
 
-    For an in-place operation ``expected`` is the buffer after the call.
+    A parameter that has a default may be left out. For an in-place operation ``expected`` is the
+    buffer after the call; of a call with two results it lists both. An expected float is the exact
+    value, rounded once to the type of the result. It carries no tolerance: how far an honest
+    result may be from it is derived from the inputs (R-X14). Where the specification leaves an
+    entry open, a score in the future of its query (R-X1), ``expected`` holds what the formula
+    gives, and a result has to be finite there and no more.
     """
 
     id: Slug
     contracts: tuple[ContractId, ...]
     notes: tuple[Slug, ...]
-    inputs: dict[str, Tensor | int]
-    expected: Tensor | int | None = None
+    inputs: dict[str, Value]
+    expected: Tensor | tuple[Tensor, ...] | int | None = None
     refusal: Refusal | None = None
 
     def __post_init__(self) -> None:

@@ -1,6 +1,5 @@
 """The golden files are in order, and each rule that keeps them so fires when it is broken."""
 
-import inspect
 import json
 import shutil
 import subprocess
@@ -24,12 +23,13 @@ from golden.files import (
     vector_paths,
 )
 from golden.lint import lint
-from kernels import api
 
 CONTRACTS = "contracts.toml"
 LOCK = "ids.lock"
 NULL = "witness/locality_null.json"
 RECALL = "witness/attention_mass_recall.json"
+MERGE = "xattention/merge_softmax_stats.json"
+SELECTION = "xattention/find_blocks_chunked.json"
 
 FORMAT = "differs from what is generated; run `python -m golden format`"
 SCHEMA = "differs from what is generated; run `python -m golden schema`"
@@ -194,8 +194,36 @@ FAULTS: dict[str, tuple[str, str, str, str]] = {
         NULL,
         '"data": [4, 5, 6, 7]',
         '"data": [4, 5, 6, 7], "bits": ["4"]',
-        "bits of an int32 tensor in `four-of-eight`, at `$.vectors[0].expected`; remove them: "
-        "integers are exact as they are",
+        "bits of int32 values in `four-of-eight`, at `$.vectors[0].expected`; remove them: "
+        "only floats have any",
+    ),
+    "boolean among integers": (
+        NULL,
+        "[4, 5, 6, 7]",
+        "[4, 5, 6, true]",
+        "True is no int32 in `four-of-eight`, at `$.vectors[0].expected`; correct the value or "
+        "the dtype",
+    ),
+    "integer among booleans": (
+        SELECTION,
+        '"data": [true, true, true, false]',
+        '"data": [true, true, true, 0]',
+        "0 is no bool in `sink-and-diagonal-without-mass`, at `$.vectors[0].expected`; correct "
+        "the value or the dtype",
+    ),
+    "booleans with bits": (
+        SELECTION,
+        '"data": [true, true, true, false]',
+        '"data": [true, true, true, false], "bits": ["1"]',
+        "bits of bool values in `sink-and-diagonal-without-mass`, at `$.vectors[0].expected`; "
+        "remove them: only floats have any\n" + FORMAT,
+    ),
+    "data against bits in the second of two results": (
+        MERGE,
+        "[15.0]",
+        "[16.0]",
+        "16.0 and 41700000 are different float32 in `five-chunks`, at "
+        "`$.vectors[14].expected[1]`; correct the wrong one",
     ),
     "floats without bits": (
         RECALL,
@@ -281,6 +309,14 @@ def test_a_repeated_vector_id_is_reported(copy: Path) -> None:
     assert lint(copy)[0] == (
         "golden/witness/locality_null.json: 2 vectors with the id `zero-budget`; "
         "give each an id of its own"
+    )
+
+
+def test_a_fault_in_a_list_of_inputs_is_reported_with_its_place(copy: Path) -> None:
+    replace(copy, MERGE, '"shape": [1, 1, 2]', '"shape": [1, 1, 3]')
+    assert lint(copy)[0] == (
+        "golden/xattention/merge_softmax_stats.json: 2 values for 3 elements in "
+        "`one-chunk-alone`, at `$.vectors[0].inputs.m_chunks[0]`; make `data` and `shape` agree"
     )
 
 
@@ -460,11 +496,3 @@ def test_a_loader_raises_one_line(copy: Path, load: Callable[[Path], object], me
         load(copy)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
-
-
-def test_inputs_are_named_after_the_parameters() -> None:
-    for operation, vector in all_vectors():
-        protocol = api.WitnessKernels if hasattr(api.WitnessKernels, operation) else None
-        function = getattr(protocol or api.WitnessMeasures, operation)
-        parameters = [name for name in inspect.signature(function).parameters if name != "self"]
-        assert list(vector.inputs) == parameters, f"{operation}/{vector.id}"
