@@ -5,16 +5,18 @@ A file that cannot be used raises GoldenError, whose one line says what, where a
 """
 
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
+from golden import record
 from golden.model import Contract, ContractFile, Family, Operation, Vector, VectorFile
 
 ROOT = Path(__file__).parent
 CONTRACTS = "contracts.toml"
 LOCK = "ids.lock"
-SCHEMAS: dict[str, type[msgspec.Struct]] = {
+SCHEMAS: dict[str, Any] = {
+    "schema/record.json": record.Line,
     "schema/contracts.json": ContractFile,
     "schema/vectors.json": VectorFile,
 }

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from golden.model import Layout, Operation, Tensor
+from golden.model import Layout, Operation, Tensor, Value
 from oracles import witness
 
 INDICES: Final = "topology_witness_indices"
@@ -51,7 +51,7 @@ class Case:
     """An operation and its inputs by parameter name."""
 
     operation: Operation
-    inputs: Mapping[str, Tensor | int]
+    inputs: Mapping[str, Value]
 
     @property
     def specification(self) -> Specification:
@@ -103,13 +103,13 @@ class Case:
 
     def number(self, name: str) -> int:
         value = self.inputs[name]
-        if isinstance(value, Tensor):
+        if not isinstance(value, int):
             raise TypeError(f"{self.operation}: {name} is not an integer")
         return value
 
     def __repr__(self) -> str:
         parts = [
-            f"{name}={v if isinstance(v, int) else f'{v.dtype}{list(v.shape)}'}"
+            f"{name}={f'{v.dtype}{list(v.shape)}' if isinstance(v, Tensor) else v}"
             for name, v in self.inputs.items()
         ]
         return f"{self.operation}({', '.join(parts)})"

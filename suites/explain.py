@@ -124,10 +124,10 @@ def _inputs(failure: Nonconformance) -> Table:
     """A case without rows: every input, and the two results."""
     table = _table("", "", align="left")
     for name, value in failure.case.inputs.items():
-        if isinstance(value, int):
-            table.add_row(name, str(value))
-        else:
+        if isinstance(value, Tensor):
             table.add_row(name, f"{value.dtype} {list(value.shape)} {_short(value.data)}")
+        else:
+            table.add_row(name, str(value))
     for name, result in (("expected", failure.expected), ("actual", failure.actual)):
         if result is not None:
             values = _short(result.flatten().tolist())

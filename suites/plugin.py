@@ -93,11 +93,15 @@ def pytest_configure(config: pytest.Config) -> None:
             contracts=files.load_contracts(),
             replayed=files.read_cases(Path(replay)) if replay else None,
         )
-        for operation in SPECIFICATIONS:
-            files.load_vectors(operation)
+        files.all_vectors()
     except (catalog.CatalogError, files.GoldenError) as error:
         raise pytest.UsageError(str(error)) from error
-    if replay:
+    if replayed := config.stash[STATE].replayed:
+        if replayed.operation not in SPECIFICATIONS:
+            raise pytest.UsageError(
+                f"--replay {replay}: {replayed.operation} has no suite yet; replay a case of "
+                f"{', '.join(SPECIFICATIONS)}"
+            )
         config.args = [str(REPLAY)]
     _configure_hypothesis(config)
     if device.type == "cpu":

@@ -1,5 +1,6 @@
 """The plug-in as its users meet it: modules of their own, bad input, failures, the record."""
 
+import json
 import os
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import msgspec
 import pytest
 
@@ -116,6 +118,9 @@ def test_an_honest_module_passes_and_the_record_says_so(run: Run, tmp_path: Path
     result = run("--impl", "mine", "--seed", "7", *suite("golden"), mine=HONEST)
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"witness\.edge\.lands-in-segment +passed \d+ +passed \d+", result.stdout)
+    schema = json.loads((ROOT / "golden" / "schema" / "record.json").read_text())
+    for line in record_of(tmp_path):
+        jsonschema.validate(json.loads(msgspec.json.encode(line)), schema)
     header, *body, footer = record_of(tmp_path)
     assert isinstance(header, Header)
     assert (header.seed, header.implementations) == (7, ("mine",))

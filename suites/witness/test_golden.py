@@ -4,11 +4,13 @@ import pytest
 
 from golden import files
 from golden.model import Vector
-from suites.cases import ROWS, Case
+from suites.cases import ROWS, SPECIFICATIONS, Case
 from suites.contracts import contract
 from suites.runner import Runner
 
-VECTORS = [(operation, vector) for operation, vector in files.all_vectors()]
+VECTORS = [
+    (operation, vector) for operation, vector in files.all_vectors() if operation in SPECIFICATIONS
+]
 
 
 def _parameters(*, rows: bool) -> list[object]:
