@@ -28,6 +28,11 @@ def _fails(x_ptr: tl.tensor) -> None:
     tl.static_assert(tl.load(x_ptr) < 0, "not today")
 
 
+restores = pytest.mark.skipif(
+    not hasattr(interpreter, "_LangPatchScope"), reason="Triton 3.4 leaves the language patched"
+)
+
+
 @pytest.fixture
 def scopes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The scopes that the interpreter's own function opens."""
@@ -42,6 +47,21 @@ def scopes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return opened
 
 
+@triton.jit
+def _counts(x_ptr: tl.tensor, end: tl.tensor) -> None:
+    for _ in range(0, end, 2):
+        tl.store(x_ptr, tl.load(x_ptr) + 1)
+
+
+def test_a_scalar_bounds_a_range() -> None:
+    """Before Triton 3.7 it did not, where numpy is 2.4 or later."""
+    patch_language_once()
+    x = torch.zeros(1)
+    _counts[(1,)](x, 5)
+    assert x.item() == 3
+
+
+@restores
 def test_a_launch_with_device_functions_patches_once(scopes: list[object]) -> None:
     patch_language_once()
     before = tl.load
@@ -59,6 +79,7 @@ def test_without_it_every_device_function_patches(scopes: list[object]) -> None:
     assert len(scopes) == 1 + 4 * 2
 
 
+@restores
 def test_a_launch_that_fails_restores_too(scopes: list[object]) -> None:
     patch_language_once()
     before = tl.load
@@ -75,6 +96,7 @@ def _sums(x_ptr: tl.tensor) -> None:
     tl.store(x_ptr + tl.arange(0, 4), tl.cumsum(values, 0) + tl.sum(values, 0))
 
 
+@restores
 def test_the_standard_library_of_the_language_is_patched_once_and_restored(
     scopes: list[object],
 ) -> None:

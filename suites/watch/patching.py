@@ -42,7 +42,9 @@ def patch_language_once() -> None:
             return _Nothing()
         scope = patch_language(function)
         if not hasattr(scope, "restore"):  # Triton 3.4
+            interpreter.tl.core.tensor.__index__ = _index
             return scope
+        scope.set_attr(interpreter.tl.core.tensor, "__index__", _index)
         patched.update(needed)
         scopes.append(scope)
         if scope is scopes[0]:  # the launch's own, and so the only one that is restored
@@ -50,6 +52,11 @@ def patch_language_once() -> None:
         return scope
 
     setattr(interpreter, "_patch_lang", once)  # noqa: B010 - untyped, and private
+
+
+def _index(tensor: Any) -> int:
+    """A scalar as the bound of a range. Before Triton 3.7, numpy 2.4 and later refuse it."""
+    return int(tensor.handle.data.squeeze())
 
 
 def _restore(launch: Callable[[], None], scopes: list[Any], patched: set[int]) -> None:
