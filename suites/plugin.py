@@ -15,6 +15,7 @@ import torch
 
 from golden import files
 from golden.canonical import vector_text
+from golden.lint import file_problems
 from golden.model import Contract, Note, Refusal, Vector, VectorFile
 from golden.record import Header, Measurement, Verdict
 from kernels import catalog
@@ -91,22 +92,33 @@ def pytest_configure(config: pytest.Config) -> None:
             device=device,
             seed=config.getoption("--seed"),
             contracts=files.load_contracts(),
-            replayed=files.read_cases(Path(replay)) if replay else None,
+            replayed=_replayed(replay) if replay else None,
         )
         files.all_vectors()
     except (catalog.CatalogError, files.GoldenError) as error:
         raise pytest.UsageError(str(error)) from error
-    if replayed := config.stash[STATE].replayed:
-        if replayed.operation not in SPECIFICATIONS:
-            raise pytest.UsageError(
-                f"--replay {replay}: {replayed.operation} has no suite yet; replay a case of "
-                f"{', '.join(SPECIFICATIONS)}"
-            )
+    if replay:
         config.args = [str(REPLAY)]
     _configure_hypothesis(config)
     if device.type == "cpu":
         fold_reductions()
         patch_language_once()
+
+
+def _replayed(path: str) -> VectorFile:
+    """The cases of a file that a person may have edited. Raises GoldenError."""
+    file = files.read_cases(Path(path))
+    if file.operation not in SPECIFICATIONS:
+        raise files.GoldenError(
+            f"{path}: {file.operation} has no suite yet; replay a case of one that has, "
+            f"{', '.join(SPECIFICATIONS)}"
+        )
+    for problem in file_problems(file):
+        raise files.GoldenError(f"{path}: {problem}")
+    for vector in file.vectors:
+        for missing in catalog.signatures()[file.operation].parameters.keys() - vector.inputs:
+            raise files.GoldenError(f"{path}: `{vector.id}` has no input `{missing}`; add it")
+    return file
 
 
 def _device(name: str) -> torch.device:
@@ -210,11 +222,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(
                 f"{item.nodeid}: no contract {unknown!r}; add it to golden/contracts.toml"
             )
-    if state.device.type == "cuda" and not torch.cuda.is_available():
+    if not _present(state.device):
         missing = pytest.mark.skip(reason=f"no device {state.device} on this machine")
         for item in items:
             if _runner_name(item):
                 item.add_marker(missing)
+
+
+def _present(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return True
+    return torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
 
 
 def _contracts(item: pytest.Item) -> tuple[str, ...]:

@@ -179,6 +179,11 @@ def test_a_device_that_is_missing_is_not_run(run: Run) -> None:
     assert "not-run" in result.stdout
 
 
+SEGMENT_OF = """{"schema": 1, "operation": "segment_of", "notes": {"why": {"reason": "edited"}},
+"vectors": [{"id": "edited", "contracts": ["witness.segment-map.exact"], "notes": ["why"],
+"inputs": {"token": 5, "context_len": 16, "num_segments": 4}, "expected": 1}]}"""
+EXPECTED = '"expected": {"dtype": "int32", "shape": [2], "data": [1]}'
+
 USAGE_ERRORS: dict[str, tuple[list[str], dict[str, str], str]] = {
     "an unknown name": (
         ["--impl", "nonesuch"],
@@ -204,10 +209,26 @@ USAGE_ERRORS: dict[str, tuple[list[str], dict[str, str], str]] = {
         {},
         "ERROR: --device gpu0: not a torch device; use cpu, cuda or cuda:N",
     ),
-    "a replay that is no vector file": (
+    "a replay that is not there": (
         ["--replay", "other.json"],
         {},
         "ERROR: other.json: cannot be read, No such file or directory; restore it or write it",
+    ),
+    "a replay that is no vector file": (
+        ["--replay", "vectors.py"],
+        {"vectors": "[]"},
+        "ERROR: vectors.py: Expected `object`, got `array`; "
+        "compare with golden/schema/vectors.json",
+    ),
+    "a replay that lacks an input": (
+        ["--replay", "vectors.py"],
+        {"vectors": SEGMENT_OF.replace(', "num_segments": 4', "")},
+        "ERROR: vectors.py: `edited` has no input `num_segments`; add it",
+    ),
+    "a replay of another tensor than its shape": (
+        ["--replay", "vectors.py"],
+        {"vectors": SEGMENT_OF.replace('"expected": 1', EXPECTED)},
+        "ERROR: vectors.py: 1 values for 2 elements in `edited`, at `$.vectors[0].expected`",
     ),
 }
 
