@@ -30,7 +30,7 @@ from suites.watch.patching import patch_language_once
 ROOT: Final = Path(__file__).parent.parent
 REPLAY: Final = ROOT / "suites" / "test_replay.py"
 STATE: Final = pytest.StashKey["State"]()
-CASES: Final = 30  # generated cases a test
+CASES: Final = 40  # generated cases a test
 
 
 @dataclass
