@@ -61,6 +61,7 @@ def test_serving_real_rows(
     All at the budget of the source: as many tokens as the served row has valid slots.
     """
     served = implementation.judge(_case(SERVE, recorded))
+    subject = f"L {recorded.context_len}, topk {recorded.learned.shape[1]}, S {SEGMENTS}"
     for selector, select in SELECTORS.items():
         figures = [
             _figures(recorded, row, select(recorded, served, row))
@@ -68,7 +69,7 @@ def test_serving_real_rows(
         ]
         coverages, recalls = zip(*figures, strict=True)
         for quantity, value in (("coverage", fmean(coverages)), ("recall", fmean(recalls))):
-            measure(Measurement(implementation.name, recorded.name, quantity, selector, value))
+            measure(Measurement(implementation.name, subject, quantity, selector, value))
 
 
 def _figures(recorded: RecordedContext, row: int, tokens: list[int]) -> tuple[float, float]:
