@@ -1,26 +1,22 @@
 """The pytest plug-in: options, fixtures, markers, verdicts, the matrix and the record."""
 
-import hashlib
 import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import hypothesis
-import msgspec
 import pytest
 import torch
 
 from golden import files
-from golden.canonical import vector_text
-from golden.lint import file_problems
-from golden.model import Contract, Note, Refusal, Vector, VectorFile
+from golden.model import Contract, Vector, VectorFile
 from golden.record import Header, Measurement, Verdict
 from kernels import catalog
+from suites import counterexamples
 from suites import recording as record
-from suites.cases import SPECIFICATIONS, Case, to_golden
 from suites.explain import explain
 from suites.runner import ORACLE, Runner
 from suites.verdicts import Nonconformance, Status
@@ -92,7 +88,7 @@ def pytest_configure(config: pytest.Config) -> None:
             device=device,
             seed=config.getoption("--seed"),
             contracts=files.load_contracts(),
-            replayed=_replayed(replay) if replay else None,
+            replayed=counterexamples.load(replay) if replay else None,
         )
         files.all_vectors()
     except (catalog.CatalogError, files.GoldenError) as error:
@@ -103,22 +99,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if device.type == "cpu":
         fold_reductions()
         patch_language_once()
-
-
-def _replayed(path: str) -> VectorFile:
-    """The cases of a file that a person may have edited. Raises GoldenError."""
-    file = files.read_cases(Path(path))
-    if file.operation not in SPECIFICATIONS:
-        raise files.GoldenError(
-            f"{path}: {file.operation} has no suite yet; replay a case of one that has, "
-            f"{', '.join(SPECIFICATIONS)}"
-        )
-    for problem in file_problems(file):
-        raise files.GoldenError(f"{path}: {problem}")
-    for vector in file.vectors:
-        for missing in catalog.signatures()[file.operation].parameters.keys() - vector.inputs:
-            raise files.GoldenError(f"{path}: `{vector.id}` has no input `{missing}`; add it")
-    return file
 
 
 def _device(name: str) -> torch.device:
@@ -262,7 +242,7 @@ def pytest_runtest_makereport(
     if report.passed and cases == 0:
         report.outcome = "failed"
         report.longrepr = "the test passed without judging a case"
-    error = call.excinfo.value if call.excinfo else None
+    error = _cause(call.excinfo.value) if call.excinfo else None
     status: Status = "unsupported" if runner and runner.unsupported else _status(report, error)
     if isinstance(error, Nonconformance):
         report.longrepr = explain(error, name, _rerun(item, name, error))
@@ -276,6 +256,14 @@ def pytest_runtest_makereport(
     )
     report.user_properties.append(record.attach(verdict))
     return report
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The nonconformance in a group: hypothesis makes one when a failure does not come again."""
+    if isinstance(error, BaseExceptionGroup):
+        causes = [_cause(each) for each in error.exceptions]
+        return next((cause for cause in causes if isinstance(cause, Nonconformance)), error)
+    return error
 
 
 def _runner(item: pytest.Item) -> Runner | None:
@@ -305,40 +293,12 @@ def _detail(report: pytest.TestReport, error: BaseException | None) -> str:
 def _rerun(item: pytest.Item, name: str, failure: Nonconformance) -> str:
     """Write the case out as a vector; the command that runs exactly it."""
     folder = item.config.invocation_params.dir
-    path = _keep(failure, _contracts(item), folder)
+    path = counterexamples.keep(failure, _contracts(item), folder)
     state = item.config.stash[STATE]
     where = "" if folder == ROOT else f" {os.path.relpath(REPLAY, folder)}"
     chosen = f" --impl {name}" if name != ORACLE.name else ""
     device = f" --device {state.device}" if state.device.type != "cpu" else ""
     return f"python -m pytest{where} --replay {path}{chosen}{device}"
-
-
-def _keep(failure: Nonconformance, contracts: tuple[str, ...], folder: Path) -> Path:
-    case = failure.case
-    digest = hashlib.sha256(msgspec.json.encode(dict(case.inputs))).hexdigest()[:8]
-    expected, refusal = _outcome(case)
-    vector = Vector(
-        id=f"counterexample-{digest}",
-        contracts=contracts,
-        notes=("counterexample",),
-        inputs=dict(case.inputs),
-        expected=expected,
-        refusal=refusal,
-    )
-    notes = {"counterexample": Note(failure.statement)}
-    path = Path(".conformance", "failures", f"{case.operation}-{digest}.json")
-    (folder / path).parent.mkdir(parents=True, exist_ok=True)
-    (folder / path).write_text(
-        vector_text(VectorFile(1, case.operation, notes, (vector,))), encoding="utf-8"
-    )
-    return path
-
-
-def _outcome(case: Case) -> tuple[Any, Refusal | None]:
-    try:
-        return to_golden(case.expected()), None
-    except ValueError as error:  # the oracle's messages begin with the argument at fault
-        return None, Refusal(str(error).partition(" ")[0])
 
 
 # --- the end of a run ----------------------------------------------------------------------------

@@ -13,8 +13,10 @@ from golden.record import Footer, Header, Line, Verdict
 ROOT = Path(__file__).parent.parent.parent
 
 TESTS = """
-import os, signal
+import itertools, os, signal
 import pytest
+from hypothesis import given, strategies as st
+from suites.verdicts import Nonconformance
 from golden.model import Tensor
 from suites.cases import APPLY, Case
 from suites.contracts import contract
@@ -44,6 +46,15 @@ def test_hangs(implementation):
 @contract("witness.merge.distinct")
 def test_is_skipped(implementation):
     pytest.skip("no such device")
+
+calls = itertools.count()
+
+@contract("witness.set.complete")
+@given(n=st.integers(0, 9))
+def test_wavers(implementation, n):
+    implementation.judge(CASE)
+    if next(calls) == 3:
+        raise Nonconformance("this once", CASE)
 
 @contract("witness.set.disjoint")
 def test_dies(implementation):
@@ -91,8 +102,10 @@ def test_each_end_of_a_test_has_its_status(tmp_path: Path) -> None:
         "test_errs": "harness-error",
         "test_hangs": "timed-out",
         "test_is_skipped": "not-run",
+        "test_wavers": "failed",
         "test_dies": "crashed",
     }
+    assert verdicts["test_wavers"].detail == "this once"
     assert verdicts["test_judges_nothing"].detail == "the test passed without judging a case"
     assert verdicts["test_is_skipped"].detail == "no such device"
     assert verdicts["test_dies"].implementation == "torch"
@@ -102,6 +115,7 @@ def test_each_end_of_a_test_has_its_status(tmp_path: Path) -> None:
     assert isinstance(footer, Footer)
     assert footer.statuses == {
         "crashed": 1,
+        "failed": 1,
         "harness-error": 2,
         "not-run": 1,
         "passed": 1,

@@ -1,0 +1,58 @@
+"""A failing case is kept as a vector file, and such a file is run again."""
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from golden import files
+from golden.canonical import vector_text
+from golden.lint import file_problems
+from golden.model import Note, Refusal, Tensor, Vector, VectorFile
+from kernels.catalog import signatures
+from suites.cases import SPECIFICATIONS, Case, to_golden
+from suites.verdicts import Nonconformance
+
+
+def keep(failure: Nonconformance, contracts: tuple[str, ...], folder: Path) -> Path:
+    """Write the case below ``folder``; the file's path, relative to it."""
+    case = failure.case
+    digest = hashlib.sha256(msgspec.json.encode(dict(case.inputs))).hexdigest()[:8]
+    expected, refusal = _outcome(case)
+    vector = Vector(
+        id=f"counterexample-{digest}",
+        contracts=contracts,
+        notes=("counterexample",),
+        inputs=dict(case.inputs),
+        expected=expected,
+        refusal=refusal,
+    )
+    notes = {"counterexample": Note(failure.statement)}
+    path = Path(".conformance", "failures", f"{case.operation}-{digest}.json")
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    text = vector_text(VectorFile(1, case.operation, notes, (vector,)))
+    (folder / path).write_text(text, encoding="utf-8")
+    return path
+
+
+def _outcome(case: Case) -> tuple[Tensor | None, Refusal | None]:
+    try:
+        return to_golden(case.expected()), None
+    except ValueError as error:  # the oracle's messages begin with the argument at fault
+        return None, Refusal(str(error).partition(" ")[0])
+
+
+def load(path: str) -> VectorFile:
+    """The cases of a file that a person may have edited. Raises GoldenError."""
+    file = files.read_cases(Path(path))
+    if file.operation not in SPECIFICATIONS:
+        raise files.GoldenError(
+            f"{path}: {file.operation} has no suite yet; replay a case of one that has, "
+            f"{', '.join(SPECIFICATIONS)}"
+        )
+    for problem in file_problems(file):
+        raise files.GoldenError(f"{path}: {problem}")
+    for vector in file.vectors:
+        for missing in signatures()[file.operation].parameters.keys() - vector.inputs:
+            raise files.GoldenError(f"{path}: `{vector.id}` has no input `{missing}`; add it")
+    return file
