@@ -9,7 +9,7 @@ import torch
 
 from golden.model import Operation, Tensor, Vector
 from kernels.catalog import Implementation, signatures
-from suites.cases import SPECIFICATIONS, Case, to_golden, to_torch
+from suites.cases import ROWS, SPECIFICATIONS, Case, to_golden, to_torch
 from suites.comparison import difference, same_bits
 from suites.verdicts import Nonconformance
 from suites.watch.interpreter import KernelFault, watched
@@ -110,7 +110,7 @@ class Runner:
                 f"the call must be refused with ValueError; it raised {_one_line(error)}", case
             ) from error
         else:
-            actual = case.result(returned) if returned is not None else None
+            actual = returned.cpu() if isinstance(returned, torch.Tensor) else None
             raise Nonconformance(
                 "the call must be refused with ValueError; it was accepted", case, actual=actual
             )
@@ -144,9 +144,20 @@ class Runner:
         self._require_kernel(case, watch.launches)
         if in_place is not None:
             return placed[in_place].view.cpu().clone()
-        if returned is None:
-            raise Nonconformance("the call returned None", case)
-        return case.result(returned).cpu()
+        if case.operation in ROWS and not isinstance(returned, torch.Tensor):
+            raise Nonconformance(f"the call returned {type(returned).__name__}, no tensor", case)
+        result = self._result(case, returned)
+        if case.operation in ROWS and result.device.type != self.device.type:
+            raise Nonconformance(f"the result is on {result.device}, not {self.device}", case)
+        return result.cpu()
+
+    def _result(self, case: Case, returned: object) -> torch.Tensor:
+        """What a call returned, as a tensor."""
+        try:
+            return case.result(returned)
+        except (TypeError, ValueError, RuntimeError) as error:
+            kind = type(returned).__name__
+            raise Nonconformance(f"the call returned {kind}, which is no result", case) from error
 
     def _prepare(
         self, case: Case, poison: Poison

@@ -71,7 +71,13 @@ MERGES: dict[str, tuple[Callable[..., object], str, str]] = {
     "raises": (raises, "crashed", r"raised RuntimeError: no kernel image \(.*test_runner.py:\d+\)"),
     "leaves": (leaves, "crashed", "raised SystemExit: 0"),
     "refuses": (refuses, "failed", "a legal call was refused: ValueError: topk must be a power"),
-    "returns nothing": (lambda *_: None, "failed", "the call returned None"),
+    "returns nothing": (lambda *_: None, "failed", "the call returned NoneType, no tensor"),
+    "returns a list": (lambda *_: [[0]], "failed", "the call returned list, no tensor"),
+    "another device": (
+        lambda *a: torch_reference.apply_topology_witnesses(*a).to("meta"),
+        "failed",
+        "the result is on meta, not cpu",
+    ),
     "another type": (
         lambda *a: torch_reference.apply_topology_witnesses(*a).long(),
         "failed",
@@ -97,6 +103,13 @@ def test_a_wrong_merge(fault: str) -> None:
     with pytest.raises(Nonconformance, match=message) as failure:
         broken.judge(merge_case())
     assert failure.value.status == status
+
+
+@pytest.mark.parametrize("returned", [None, "1", {}])
+def test_a_measure_that_returns_no_number(returned: object) -> None:
+    case = Case("segment_of", {"token": 5, "context_len": 16, "num_segments": 4})
+    with pytest.raises(Nonconformance, match=r"the call returned .*, which is no result"):
+        runner("segment_of", lambda *_: returned).judge(case)
 
 
 def writes(offset: int) -> Callable[..., None]:
