@@ -41,7 +41,7 @@ def _partition(context_len_ptr: tl.tensor, segments: tl.tensor) -> tuple[tl.tens
     """L and S_eff, both 1 at least so that they divide, and how many segments the row has."""
     context = tl.load(context_len_ptr).to(tl.int64)
     length = tl.maximum(context, 1)
-    effective = tl.minimum(length, segments.to(tl.int64))
+    effective = tl.minimum(length, segments)
     return length, effective, tl.where(context > 0, effective, 0)
 
 
