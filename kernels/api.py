@@ -4,9 +4,10 @@ An implementation is any module (or object) with functions of these names. Param
 their order follow vllm-project/vllm#47942. Tensors of one call live on one device.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, dtype
 
 
 class WitnessKernels(Protocol):
@@ -100,5 +101,138 @@ class WitnessMeasures(Protocol):
         """The share of a float64 ``[context_len]`` attention row on int32 ``[k]`` candidates.
 
         NaN for a row without mass. Source: Null models and metrics; R-W9.
+        """
+        ...
+
+
+class XAttentionKernels(Protocol):
+    """KV-chunked estimation of block importance, in reshaped space (`stride` tokens a position).
+
+    Parameter names and their order follow nano-vllm's ``ops/xattn.py``. Scores are fp32, fp16 or
+    bf16, statistics fp32, block sums in the scores' dtype (R-X10). Any strides, the innermost
+    included (R-X15); offsets are computed in 64 bits. ``x = scale * score``, base e (R-X2). Query
+    row i sits at ``chunk_start + i``, key column j at ``kv_offset + j``; when ``is_causal``, j is
+    visible to i if ``kv_offset + j <= chunk_start + i`` (R-X3).
+
+    Each raises ValueError that names the argument, before it writes, for a wrong rank, dtype or
+    shape, for sizes that do not divide (R-X1, R-X21), for a negative offset, for a block, segment
+    size or stride below 1, and for a scale or threshold that is not finite or out of range.
+    """
+
+    def flat_group_gemm_fuse_reshape(
+        self,
+        query_states: Tensor,
+        key_states: Tensor,
+        stride: int,
+        chunk_start: int,
+        chunk_end: int,
+        is_causal: bool = True,
+        out_dtype: dtype | None = None,
+    ) -> Tensor:
+        """Antidiagonal scores ``[batch, heads, q_len / stride, k_len / stride]`` (R-X1, R-X16).
+
+        ``query_states``: ``[batch, heads, q_len, head_dim]``, ``key_states``: ``[batch, heads,
+        k_len, head_dim]``, one dtype; the result in it unless ``out_dtype`` says otherwise.
+        ``chunk_end - chunk_start`` is the number of query positions, ``q_len / stride``. When
+        ``is_causal``, an entry after its query's position may hold anything finite.
+        """
+        ...
+
+    def softmax_fuse_block_sum(
+        self,
+        attn_weights_slice: Tensor,
+        reshaped_block_size: int,
+        segment_size: int,
+        chunk_start: int,
+        chunk_end: int,
+        real_q_len: int,
+        scale: float,
+        is_causal: bool = True,
+    ) -> Tensor:
+        """Softmax over all keys, summed by block: ``[batch, heads, q_blocks, k_blocks]``.
+
+        ``attn_weights_slice``: scores ``[batch, heads, q_len, k_len]`` of every key. Query rows at
+        or past ``real_q_len`` (absolute) contribute 0 (R-X7).
+        """
+        ...
+
+    def softmax_compute_partial_stats(
+        self,
+        attn_weights_slice: Tensor,
+        reshaped_block_size: int,
+        segment_size: int,
+        scale: float,
+        chunk_start: int = 0,
+        kv_offset: int = 0,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """``m`` and ``l`` of each row over one chunk of keys, fp32 ``[batch, heads, q_len]``.
+
+        A row that sees no key has ``m = -inf``, ``l = 0`` (R-X4).
+        """
+        ...
+
+    def merge_softmax_stats(
+        self, m_chunks: Sequence[Tensor], l_chunks: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The statistics of all chunks together, fp32 ``[batch, heads, q_len]`` (R-X4, R-X5).
+
+        An empty list, or lists of different lengths, is refused.
+        """
+        ...
+
+    def softmax_normalize_and_block_sum(
+        self,
+        attn_weights_slice: Tensor,
+        m_global: Tensor,
+        l_global: Tensor,
+        reshaped_block_size: int,
+        segment_size: int,
+        chunk_start: int,
+        real_q_len: int,
+        scale: float,
+        kv_offset: int = 0,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """Block sums of one chunk of keys, normalised by the statistics of all of them.
+
+        ``[batch, heads, q_blocks, k_chunk_blocks]``. A row with ``l = 0`` contributes 0 (R-X4).
+        """
+        ...
+
+    def find_blocks_chunked(
+        self,
+        input_tensor: Tensor,
+        current_index: int,
+        threshold: float,
+        num_to_choose: None = None,
+        decoding: bool = False,
+        mode: str = "prefill",
+        causal: bool = True,
+    ) -> Tensor:
+        """The selected blocks, bool ``[batch, heads, q_blocks, k_blocks]`` (R-X12, R-X17).
+
+        ``input_tensor``: block sums of that shape. ``num_to_choose``, ``decoding`` and modes other
+        than "prefill" and "both" are not part of the specification and are refused.
+        """
+        ...
+
+    def xattn_estimate(
+        self,
+        query_states: Tensor,
+        key_states: Tensor,
+        block_size: int,
+        stride: int,
+        norm: float = 1.0,
+        threshold: float = 0.9,
+        chunk_size: int = 16384,
+        causal: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        """Block sums and selected blocks of the whole attention, in chunks of ``chunk_size``.
+
+        Any ``q_len`` and ``k_len``; blocks are ``ceil(len / block_size)``. ``scale`` is
+        ``1 / (sqrt(head_dim) * stride * norm)``. Query token i sits at ``k_len - q_len + i``; a
+        difference that ``block_size`` does not divide is refused (R-X19). ``chunk_size`` is a
+        multiple of ``block_size``, that one of ``stride`` (R-X21). Padding is invisible (R-X7).
         """
         ...
