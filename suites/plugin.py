@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -38,7 +38,6 @@ class State:
     seed: int
     contracts: dict[str, Contract]
     replayed: VectorFile | None
-    recording: record.Recording = field(default_factory=record.Recording)
 
     @property
     def names(self) -> list[str]:
@@ -326,7 +325,7 @@ class _Controller:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.state = config.stash[STATE]
-        self.recording = self.state.recording
+        self.recording = record.Recording()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         begun = bool(self.recording.verdicts)
@@ -353,7 +352,7 @@ class _Controller:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if not self.recording.verdicts:
             return
-        if exitstatus == pytest.ExitCode.OK and not self.recording.measured:
+        if exitstatus == pytest.ExitCode.OK and not self.recording.measured(self.state.names):
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
         self.recording.write(self._path, self._header, int(session.exitstatus))
 

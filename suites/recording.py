@@ -4,7 +4,7 @@ import io
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -94,10 +94,12 @@ class Recording:
     def cases(self) -> int:
         return sum(verdict.cases for verdict in self.verdicts)
 
-    @property
-    def measured(self) -> bool:
-        """Whether any verdict says more than that nothing was run."""
-        return any(v.status not in ("not-run", "unsupported") for v in self.verdicts)
+    def measured(self, names: Container[str]) -> bool:
+        """Whether a verdict on one of these implementations says more than that it was not run."""
+        return any(
+            verdict.implementation in names and verdict.status not in ("not-run", "unsupported")
+            for verdict in self.verdicts
+        )
 
     def write(self, path: Path, header: Header, exit_status: int) -> None:
         """One line at a time, in an order that does not depend on the number of workers."""

@@ -1,16 +1,12 @@
 """What becomes of a test: its status in the matrix, the record, and pytest's exit code."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from golden.record import Footer, Header, Line, Verdict
-
-ROOT = Path(__file__).parent.parent.parent
+from golden.record import Footer, Header, Verdict
+from suites.selftest.whole_runs import ROOT, record_of, run_pytest
 
 TESTS = """
 import itertools, os, signal
@@ -67,20 +63,7 @@ def test_dies(implementation):
 def run(folder: Path, *arguments: str, tests: str = TESTS) -> subprocess.CompletedProcess[str]:
     (folder / "test_some.py").write_text(tests, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "suites.plugin", "--impl", "torch", *arguments],
-        cwd=folder,
-        env=environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-def record_of(folder: Path) -> list[Line]:
-    lines = (folder / ".conformance" / "record.jsonl").read_bytes().splitlines()
-    return [msgspec.json.decode(line, type=Line) for line in lines]
+    return run_pytest(folder, "-p", "suites.plugin", "--impl", "torch", *arguments)
 
 
 def verdicts_of(folder: Path) -> dict[str, Verdict]:

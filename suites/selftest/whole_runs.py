@@ -1,0 +1,32 @@
+"""Whole runs of pytest, for what they alone show: exit codes, terminal output, the record."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from golden.record import Line
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest in a folder of the user's, from which modules can be imported."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    environment.pop("FORCE_COLOR", None)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+def record_of(folder: Path) -> list[Line]:
+    """The record that a run in that folder left."""
+    lines = (folder / ".conformance" / "record.jsonl").read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=Line) for line in lines]
