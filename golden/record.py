@@ -21,7 +21,11 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="heade
 
 
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="verdict"):
-    """What one test found out about one implementation. ``cases`` is how many it judged."""
+    """What one test found out about one implementation. ``cases`` is how many it judged.
+
+    ``error_ratio``: the largest |error| / bound among all floats that it compared; None where it
+    compared none whose bound says anything.
+    """
 
     test: str
     implementation: str
@@ -29,6 +33,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="verd
     status: str
     cases: int
     detail: str
+    error_ratio: float | None = None
 
 
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="measurement"):

@@ -2,19 +2,30 @@
 
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 from kernels import api
 
-KERNELS: Final = (api.WitnessKernels,)
+# What a family asks of a kernel author, and what it does not but tests where it is exported.
+KERNELS: Final = (api.WitnessKernels, api.XAttentionKernels)
 MEASURES: Final = (api.WitnessMeasures,)
 BUILT_IN: Final = {
-    "torch": ("kernels.witness.torch_reference",),
-    "triton": ("kernels.witness.triton_fused",),
+    "torch": ("kernels.witness.torch_reference", "kernels.xattention.torch_reference"),
+    "triton": ("kernels.witness.triton_fused", "kernels.xattention.triton_three_stage"),
+    "triton_streaming": ("kernels.xattention.triton_streaming",),
+}
+
+Dot = Literal["ieee", "tf32"]
+
+# Names that a module may define, the field of `Implementation` that each sets, and to what.
+DECLARATIONS: Final[Mapping[str, tuple[str, tuple[object, ...]]]] = {
+    "EXPONENT_BASE": ("exponent_base", (2, math.e)),
+    "DOT": ("dot", get_args(Dot)),
 }
 
 
@@ -24,11 +35,17 @@ class CatalogError(ValueError):
 
 @dataclass(frozen=True)
 class Implementation:
-    """Operations by name, and for each that launches a Triton kernel, which one it must launch."""
+    """Operations by name, and what their module declares of them.
+
+    ``kernels``: which Triton kernel an operation must launch. ``exponent_base``: of the interface
+    of XAttention's statistics, e or 2 (R-X2). ``dot``: how it multiplies fp32 (R-X14).
+    """
 
     name: str
     operations: Mapping[str, Callable[..., Any]]
     kernels: Mapping[str, str] = field(default_factory=dict)
+    exponent_base: float = math.e
+    dot: Dot = "ieee"
 
 
 @cache
@@ -56,25 +73,29 @@ def load(name: str) -> Implementation:
     """The built-in implementation of that name, or the importable module.
 
     A module provides an operation by having a function of its name, whose first parameters are
-    the ones in `kernels.api`, in their order; further ones need defaults. A module's optional
-    ``KERNELS`` maps an operation to the Triton kernel it must launch.
+    the ones in `kernels.api`, in their order; further ones need defaults. What a module may
+    declare: ``KERNELS``, from an operation to the Triton kernel that it must launch;
+    ``EXPONENT_BASE = 2``, when its caller folds log2(e) into ``scale`` and its ``m`` is in that
+    base; ``DOT = "tf32"``, when it multiplies fp32 that way.
 
     Raises CatalogError.
     """
     modules = [_import(module, name) for module in BUILT_IN.get(name, (name,))]
     operations: dict[str, Callable[..., Any]] = {}
     kernels: dict[str, str] = {}
+    declared: dict[str, Any] = {}
     for module in modules:
         for operation, signature in signatures().items():
             if hasattr(module, operation):
                 operations[operation] = _checked(module, operation, signature)
         kernels.update(getattr(module, "KERNELS", {}))
+        declared.update(_declared(module, name))
     if not operations:
         raise CatalogError(
             f"--impl {name}: the module has no operation of the specification; "
             f"define at least one of {', '.join(signatures())}"
         )
-    return Implementation(name, operations, kernels)
+    return Implementation(name, operations, kernels, **declared)
 
 
 def _import(module: str, name: str) -> ModuleType:
@@ -93,6 +114,19 @@ def _import(module: str, name: str) -> ModuleType:
             f"--impl {name}: its import fails with {type(error).__name__}: "
             f"{' '.join(str(error).split())}; `python -c 'import {module}'` shows where"
         ) from error
+
+
+def _declared(module: ModuleType, name: str) -> dict[str, object]:
+    declared = {}
+    for attribute, (field_, allowed) in DECLARATIONS.items():
+        if hasattr(module, attribute):
+            declared[field_] = value = getattr(module, attribute)
+            if value not in allowed:
+                raise CatalogError(
+                    f"--impl {name}: {attribute} is {value!r}; "
+                    f"set it to {' or '.join(map(repr, allowed))}, or leave it out"
+                )
+    return declared
 
 
 def _checked(module: ModuleType, operation: str, wanted: inspect.Signature) -> Callable[..., Any]:

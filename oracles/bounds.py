@@ -18,15 +18,17 @@ import math
 import sys
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Literal
 
 from oracles import xattention as oracle
 from oracles.array import Array
-from oracles.selection import TINY, UNIT, Result
+from oracles.selection import TINY, UNIT, Decision, Result, decide_blocks
 from oracles.xattention import Row, round_to
 
 SLACK = 1 + 2.0**-20
 LARGEST = (2 - 2.0**-23) * 2.0**127  # of fp32
+ANY_FINITE = sys.float_info.max  # the bound of an entry that the specification leaves open
 
 # In units of u, an ulp being 2 at most.
 EXPONENTIAL = 4  # declared: 2 ulp
@@ -125,9 +127,7 @@ def flat_group_gemm_fuse_reshape(
                 value = math.fsum(q * k for q, k in factors)
                 open_ = is_causal and j > chunk_start + i
                 error = score_error(factors, dtype, dot)
-                bounds.append(
-                    sys.float_info.max if open_ else tolerance(value, error, out_dtype or dtype)
-                )
+                bounds.append(ANY_FINITE if open_ else tolerance(value, error, out_dtype or dtype))
     return Result("float64", (batch, heads, height, width), tuple(bounds))
 
 
@@ -429,11 +429,21 @@ def estimate_errors(
     return sums, sum_errors
 
 
-def _estimate_shape(
-    query_states: Array[float], key_states: Array[float], block_size: int
-) -> tuple[int, ...]:
-    lengths = query_states.shape[2], key_states.shape[2]
-    return (*query_states.shape[:2], *(-(-length // block_size) for length in lengths))
+def sum_ends(
+    sums: Sequence[float], errors: Sequence[float], dtype: str
+) -> tuple[list[float], list[float]]:
+    """What the sums of an estimate lie between, by which honest implementations select.
+
+    An implementation may select by its sums as rounded to the inputs' dtype or as they were before.
+    """
+    low, high = (
+        [
+            choose(value + side * error * SLACK, round_to(value + side * error * SLACK, dtype))
+            for value, error in zip(sums, errors, strict=True)
+        ]
+        for side, choose in ((-1, min), (1, max))
+    )
+    return low, high
 
 
 def xattn_estimate(
@@ -442,40 +452,41 @@ def xattn_estimate(
     block_size: int,
     stride: int,
     norm: float = 1.0,
-    causal: bool = True,
-    dot: Dot = "ieee",
-) -> Result:
-    """Of the block sums. The selected blocks are compared by ``xattn_estimate_ends``."""
-    shape = _estimate_shape(query_states, key_states, block_size)
-    pairs = zip(
-        *estimate_errors(query_states, key_states, block_size, stride, norm, causal, dot),
-        strict=True,
-    )
-    dtype = query_states.dtype
-    return Result("float64", shape, tuple(tolerance(value, error, dtype) for value, error in pairs))
-
-
-def xattn_estimate_ends(
-    query_states: Array[float],
-    key_states: Array[float],
-    block_size: int,
-    stride: int,
-    norm: float = 1.0,
+    threshold: float = 0.9,
+    chunk_size: int = 16384,
     causal: bool = True,
     dot: Dot = "ieee",
 ) -> tuple[Result, Result]:
-    """What the sums lie between, by which honest implementations select: for ``decide_blocks``.
-
-    An implementation may select by its sums as rounded to the inputs' dtype or as they were before.
-    """
-    shape = _estimate_shape(query_states, key_states, block_size)
+    """Of the block sums, and of the mask: 1 where a block is undecidable, 0 elsewhere."""
+    lengths = query_states.shape[2], key_states.shape[2]
+    shape = (*query_states.shape[:2], *(-(-length // block_size) for length in lengths))
     sums, errors = estimate_errors(query_states, key_states, block_size, stride, norm, causal, dot)
     dtype = query_states.dtype
-    low, high = (
-        [
-            choose(value + side * error * SLACK, round_to(value + side * error * SLACK, dtype))
-            for value, error in zip(sums, errors, strict=True)
-        ]
-        for side, choose in ((-1, min), (1, max))
-    )
-    return Result("float64", shape, tuple(low)), Result("float64", shape, tuple(high))
+    bounds = tuple(map(tolerance, sums, errors, repeat(dtype)))
+    low, high = (Result(dtype, shape, tuple(ends)) for ends in sum_ends(sums, errors, dtype))
+    current_index = (lengths[1] - lengths[0]) // block_size if causal else 0
+    decisions = decide_blocks(low, high, current_index, threshold, causal)
+    return Result("float64", shape, bounds), undecided(decisions)
+
+
+# --- the selection (R-X12) -----------------------------------------------------------------------
+
+
+def undecided(decisions: Result) -> Result:
+    """Of a mask: 1 where either decision is honest, 0 where one is not."""
+    open_ = (float(decision == Decision.UNDECIDABLE) for decision in decisions.data)
+    return Result("float64", decisions.shape, tuple(open_))
+
+
+def find_blocks_chunked(
+    input_tensor: Array[float],
+    current_index: int,
+    threshold: float,
+    num_to_choose: None = None,
+    decoding: bool = False,
+    mode: str = "prefill",
+    causal: bool = True,
+) -> Result:
+    """Of a mask of sums that are exact as given: 1 where a block is undecidable, 0 elsewhere."""
+    decisions = decide_blocks(input_tensor, input_tensor, current_index, threshold, causal)
+    return undecided(decisions)

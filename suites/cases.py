@@ -8,7 +8,12 @@ import numpy as np
 import torch
 
 from golden.model import Layout, Operation, Tensor, Value
-from oracles import witness
+from oracles import bounds, selection, witness, xattention
+from oracles.bounds import Dot
+
+# What a call gives, and how far each element of it may be from the oracle's (None: by nothing).
+Results = tuple[torch.Tensor, ...]
+Bounds = tuple[torch.Tensor | None, ...]
 
 INDICES: Final = "topology_witness_indices"
 APPLY: Final = "apply_topology_witnesses"
@@ -21,27 +26,74 @@ ROWS: Final[Mapping[Operation, str]] = {
     SERVE: "topk_indices",
 }
 
+SCORES: Final = "flat_group_gemm_fuse_reshape"
+ONE_PASS: Final = "softmax_fuse_block_sum"
+STATS: Final = "softmax_compute_partial_stats"
+MERGE: Final = "merge_softmax_stats"
+NORMALISE: Final = "softmax_normalize_and_block_sum"
+SELECT: Final = "find_blocks_chunked"
+ESTIMATE: Final = "xattn_estimate"
+
 
 @dataclass(frozen=True)
 class Specification:
     """What the harness has to know of an operation beyond its signature in `kernels.api`."""
 
     oracle: Callable[..., Any]
-    dtype: torch.dtype  # of the result; a Python int counts as int64, a float as float64
+    dtype: torch.dtype | None = None  # of what the oracle returns as plain numbers
+    results: tuple[str, ...] = ("result",)
     in_place: str | None = None  # the input that holds the result after the call
-    bound: Callable[..., float] | None = None  # on the error of a float result; None: exact
+    bounds: Callable[..., Any] | None = None  # of the oracle's parameters; None: exact
+    dot: bool = False  # whether the bounds depend on how a product of two fp32 is computed
+    plain: bool = False  # whether a call may return numbers instead of tensors
 
 
 SPECIFICATIONS: Final[Mapping[Operation, Specification]] = {
     INDICES: Specification(witness.topology_witness_indices, torch.int32),
     APPLY: Specification(witness.apply_topology_witnesses, torch.int32),
     SERVE: Specification(witness.scatter_topology_witnesses_, torch.int32, in_place="topk_indices"),
-    "segment_of": Specification(witness.segment_of, torch.int64),
-    "random_null": Specification(witness.random_null, torch.int32),
-    "locality_null": Specification(witness.locality_null, torch.int32),
-    "segment_coverage": Specification(witness.segment_coverage, torch.float64),
+    "segment_of": Specification(witness.segment_of, torch.int64, plain=True),
+    "random_null": Specification(witness.random_null, torch.int32, plain=True),
+    "locality_null": Specification(witness.locality_null, torch.int32, plain=True),
+    "segment_coverage": Specification(witness.segment_coverage, torch.float64, plain=True),
     "attention_mass_recall": Specification(
-        witness.attention_mass_recall, torch.float64, bound=witness.attention_mass_recall_bound
+        witness.attention_mass_recall,
+        torch.float64,
+        bounds=witness.attention_mass_recall_bound,
+        plain=True,
+    ),
+    SCORES: Specification(
+        xattention.flat_group_gemm_fuse_reshape,
+        results=("scores",),
+        bounds=bounds.flat_group_gemm_fuse_reshape,
+        dot=True,
+    ),
+    ONE_PASS: Specification(
+        xattention.softmax_fuse_block_sum,
+        results=("block_sums",),
+        bounds=bounds.softmax_fuse_block_sum,
+    ),
+    STATS: Specification(
+        xattention.softmax_compute_partial_stats,
+        results=("m", "l"),
+        bounds=bounds.softmax_compute_partial_stats,
+    ),
+    MERGE: Specification(
+        xattention.merge_softmax_stats, results=("m", "l"), bounds=bounds.merge_softmax_stats
+    ),
+    NORMALISE: Specification(
+        xattention.softmax_normalize_and_block_sum,
+        results=("block_sums",),
+        bounds=bounds.softmax_normalize_and_block_sum,
+    ),
+    SELECT: Specification(
+        selection.find_blocks_chunked, results=("mask",), bounds=bounds.find_blocks_chunked
+    ),
+    ESTIMATE: Specification(
+        xattention.xattn_estimate,
+        results=("block_sums", "mask"),
+        bounds=bounds.xattn_estimate,
+        dot=True,
     ),
 }
 
@@ -57,38 +109,85 @@ class Case:
     def specification(self) -> Specification:
         return SPECIFICATIONS[self.operation]
 
-    def expected(self) -> torch.Tensor:
-        """The oracle's result. Raises ValueError where the specification refuses the call."""
-        return self.result(self.specification.oracle(**self.inputs))
+    def changed(self, **inputs: Value) -> "Case":
+        """The case with some of its inputs replaced."""
+        return Case(self.operation, {**self.inputs, **inputs})
 
-    def result(self, value: Any) -> torch.Tensor:
-        """What an oracle or an implementation returned, as a tensor."""
-        if isinstance(value, torch.Tensor):
-            return value
-        result = torch.tensor(value, dtype=self.specification.dtype)
-        if self.operation not in ROWS:
-            return result
+    def expected(self) -> Results:
+        """The oracle's results. Raises ValueError where the specification refuses the call."""
+        return self.results(self.specification.oracle(**self._numbers()))
+
+    def bounds(self, dot: Dot = "ieee") -> Bounds:
+        """The error that an honest implementation's results may have, float64, by element.
+
+        Of a block mask: 1 where either decision is honest, and 0 elsewhere. ``dot``: how the
+        implementation multiplies fp32.
+        """
+        bounds = self.specification.bounds
+        if bounds is None:
+            return (None,) * len(self.specification.results)
+        how = {"dot": dot} if self.specification.dot else {}
+        found = bounds(**self._numbers(), **how)
+        each = found if isinstance(found, tuple) else (found,)
+        return tuple(_tensor(bound, torch.float64) for bound in each)
+
+    def results(self, returned: Any) -> Results:
+        """What an oracle or an implementation returned, as tensors.
+
+        Raises TypeError, ValueError or RuntimeError when it is none.
+        """
+        names = self.specification.results
+        each = (returned,) if len(names) == 1 else tuple(returned)
+        if len(each) != len(names):
+            raise ValueError(f"{len(each)} results")
+        results = tuple(_tensor(value, self.specification.dtype) for value in each)
+        if self.operation not in ROWS or isinstance(returned, torch.Tensor):
+            return results
         rows, topk = self.tensor(ROWS[self.operation]).shape
         width = self.number("num_segments") if self.operation == INDICES else topk
-        return result.reshape(rows, width)
+        return (results[0].reshape(rows, width),)
 
-    def bound(self) -> torch.Tensor | None:
-        """The error that an honest implementation's result may have; None where it is exact."""
-        bound = self.specification.bound
-        return None if bound is None else torch.tensor(bound(**self.inputs), dtype=torch.float64)
+    def _numbers(self) -> dict[str, Any]:
+        """The inputs as an oracle takes them."""
+        return {name: number(value) for name, value in self.inputs.items()}
 
     @property
     def passes_through(self) -> bool:
         """Whether the specification lets the call end before any kernel runs."""
         learned = ROWS.get(self.operation)
         if learned is None:
-            return True
+            return False
         rows, topk = self.tensor(learned).shape
         return (
             rows == 0
             or self.inputs["num_segments"] == 0
             or self.inputs.get("max_replacements") == 0
             or self.inputs.get("learned_keep") == topk
+        )
+
+    @property
+    def refusable(self) -> tuple[str, ...]:
+        """What an implementation that is limited may refuse by name in a legal call of XAttention.
+
+        Tensors with strides (R-X15) and offsets that are not aligned (R-X3).
+        """
+        if self.operation in ROWS or self.specification.plain:
+            return ()
+        strided = ("padded", "sliced", "transposed", "broadcast")
+        names = [
+            name
+            for name, value in self.inputs.items()
+            for tensor in (value if isinstance(value, tuple) else (value,))
+            if isinstance(tensor, Tensor) and tensor.layout in strided
+        ]
+        sizes = [self.inputs.get(name, 1) for name in ("reshaped_block_size", "segment_size")]
+        return (
+            *names,
+            *(
+                name
+                for name in ("chunk_start", "kv_offset")
+                if any(self.inputs.get(name, 0) % size for size in sizes)  # type: ignore[operator]
+            ),
         )
 
     def tensor(self, name: str) -> Tensor:
@@ -109,15 +208,38 @@ class Case:
 
     def __repr__(self) -> str:
         parts = [
-            f"{name}={f'{v.dtype}{list(v.shape)}' if isinstance(v, Tensor) else v}"
+            f"{name}={f'{v.dtype}{list(v.shape)}' if isinstance(v, Tensor) and v.shape else v}"
             for name, v in self.inputs.items()
         ]
         return f"{self.operation}({', '.join(parts)})"
 
 
+def _tensor(value: Any, dtype: torch.dtype | None) -> torch.Tensor:
+    """A tensor as it is, an oracle's array by its own dtype, and numbers by the one given."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, selection.Result):
+        return torch.tensor(value.data, dtype=getattr(torch, value.dtype)).reshape(value.shape)
+    if dtype is None:
+        raise TypeError(f"{type(value).__name__} is no tensor")
+    return torch.tensor(value, dtype=dtype)
+
+
+def number(value: Value) -> Any:
+    """A value as a plain number where it is one: a float is a float64 tensor without dimensions."""
+    if isinstance(value, Tensor) and (value.dtype, value.shape) == ("float64", ()):
+        return float(value.data[0])
+    return value
+
+
+def real(value: float) -> Tensor:
+    """The inverse of `number` for a float."""
+    return to_golden(torch.tensor(value, dtype=torch.float64))
+
+
 def to_torch(tensor: Tensor) -> torch.Tensor:
     """The tensor's values on the CPU, contiguous; floats from their bits."""
-    dtype = getattr(torch, tensor.dtype)
+    dtype: torch.dtype = getattr(torch, tensor.dtype)
     if not dtype.is_floating_point:
         return torch.tensor(tensor.data, dtype=dtype).reshape(tensor.shape)
     width = dtype.itemsize

@@ -10,7 +10,7 @@ from golden.canonical import vector_text
 from golden.lint import file_problems
 from golden.model import Note, Refusal, Tensor, Vector, VectorFile
 from kernels.catalog import signatures
-from suites.cases import SPECIFICATIONS, Case, to_golden
+from suites.cases import Case, to_golden
 from suites.verdicts import Nonconformance
 
 
@@ -35,9 +35,10 @@ def keep(failure: Nonconformance, contracts: tuple[str, ...], folder: Path) -> P
     return path
 
 
-def _outcome(case: Case) -> tuple[Tensor | None, Refusal | None]:
+def _outcome(case: Case) -> tuple[Tensor | tuple[Tensor, ...] | None, Refusal | None]:
     try:
-        return to_golden(case.expected()), None
+        results = tuple(map(to_golden, case.expected()))
+        return results if len(results) > 1 else results[0], None
     except ValueError as error:  # the oracle's messages begin with the argument at fault
         return None, Refusal(str(error).partition(" ")[0])
 
@@ -45,14 +46,11 @@ def _outcome(case: Case) -> tuple[Tensor | None, Refusal | None]:
 def load(path: str) -> VectorFile:
     """The cases of a file that a person may have edited. Raises GoldenError."""
     file = files.read_cases(Path(path))
-    if file.operation not in SPECIFICATIONS:
-        raise files.GoldenError(
-            f"{path}: {file.operation} has no suite yet; replay a case of one that has, "
-            f"{', '.join(SPECIFICATIONS)}"
-        )
     for problem in file_problems(file):
         raise files.GoldenError(f"{path}: {problem}")
     for vector in file.vectors:
-        for missing in signatures()[file.operation].parameters.keys() - vector.inputs:
+        parameters = signatures()[file.operation].parameters.values()
+        needed = {each.name for each in parameters if each.default is each.empty}
+        for missing in needed - vector.inputs.keys():
             raise files.GoldenError(f"{path}: `{vector.id}` has no input `{missing}`; add it")
     return file

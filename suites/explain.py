@@ -1,15 +1,18 @@
 """A failure as a table that a person can read, and the command that reruns it."""
 
 import io
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from golden.model import Tensor
+from golden.model import Tensor, Value
 from oracles import witness
-from suites.cases import INDICES, ROWS, SERVE, Case, to_torch
+from suites.cases import INDICES, ROWS, SERVE, Case, Results, number, to_golden, to_torch
+from suites.comparison import agree
 from suites.verdicts import Nonconformance
 
 SHOWN = 16  # lines of a table before it is cut
@@ -21,7 +24,7 @@ def explain(failure: Nonconformance, implementation: str, rerun: str) -> str:
     lines = [f"{case.operation} of {implementation}: {failure.statement}", ""]
     row = _row_shown(failure)
     if row is None:
-        lines += [_plain(_inputs(failure))]
+        lines += [_plain(_inputs(failure)), *map(_plain, _elements(failure))]
     else:
         lines += [_facts(case, row), ""]
         if case.operation != INDICES:
@@ -121,29 +124,61 @@ def _segments(failure: Nonconformance, row: int) -> Table:
 
 
 def _inputs(failure: Nonconformance) -> Table:
-    """A case without rows: every input, and the two results."""
+    """A case without rows: every input and every result."""
     table = _table("", "", align="left")
     for name, value in failure.case.inputs.items():
-        if isinstance(value, Tensor):
-            table.add_row(name, f"{value.dtype} {list(value.shape)} {_short(value.data)}")
+        if isinstance(value, tuple):
+            for i, each in enumerate(value):
+                table.add_row(f"{name}[{i}]", _described(each))
         else:
-            table.add_row(name, str(value))
-    for name, result in (("expected", failure.expected), ("actual", failure.actual)):
-        if result is not None:
-            values = _short(result.flatten().tolist())
-            table.add_row(name, f"{str(result.dtype)[6:]} {list(result.shape)} {values}")
+            table.add_row(name, _described(value))
+    for which, results in (("expected", failure.expected), ("actual", failure.actual)):
+        for name, result in zip(failure.case.specification.results, results or (), strict=False):
+            named = which if name == "result" else f"{which} {name}"
+            table.add_row(named, _described(to_golden(result)))
     return table
 
 
-def _short(values: object) -> str:
-    text = ", ".join(map(str, list(values)[: SHOWN + 1]))  # type: ignore[call-overload]
-    return f"[{text}]" if text.count(",") < SHOWN else f"[{text.rpartition(',')[0]}, …]"
+def _described(value: Value) -> str:
+    plain = number(value)
+    if not isinstance(plain, Tensor):
+        return str(plain)
+    layout = "" if plain.layout == "contiguous" else f" {plain.layout}"
+    return f"{plain.dtype} {list(plain.shape)}{layout} {_short(plain.data)}"
 
 
-def _row(result: torch.Tensor | None, row: int) -> list[int] | None:
-    if result is None or result.dim() != 2 or row >= result.shape[0]:
+def _short(values: Sequence[object]) -> str:
+    text = ", ".join(f"{x:.6g}" if isinstance(x, float) else str(x) for x in values[:SHOWN])
+    return f"[{text}, …]" if len(values) > SHOWN else f"[{text}]"
+
+
+def _elements(failure: Nonconformance) -> Iterator[Table]:
+    """Of each result that differs, its elements that do, the worst first."""
+    names = failure.case.specification.results
+    expected, actual = failure.expected or (), failure.actual or ()
+    bounds = failure.bounds or (None,) * len(names)
+    for name, wanted, got, bound in zip(names, expected, actual, bounds, strict=False):
+        if wanted.shape != got.shape or wanted.dtype != got.dtype:
+            continue
+        error = (got.double() - wanted.double()).abs().nan_to_num(math.inf, math.inf)
+        allowed = torch.zeros_like(error) if bound is None else bound
+        wrong = (~agree(wanted, got, bound)).nonzero()
+        excess = [(error[tuple(i)] / allowed[tuple(i)]).item() for i in wrong]
+        table = _table(name, "expected", "actual", "|error|", "bound", "|error| / bound")
+        for _, place in sorted(zip(excess, wrong.tolist(), strict=True), key=lambda x: -x[0])[
+            :SHOWN
+        ]:
+            at = tuple(place)
+            figures = (wanted[at], got[at], error[at], allowed[at], error[at] / allowed[at])
+            table.add_row(str(place), *(f"{figure.item():.7g}" for figure in figures))
+        if len(wrong):
+            yield _cut(table, len(wrong), "elements that differ")
+
+
+def _row(results: Results | None, row: int) -> list[int] | None:
+    if results is None or results[0].dim() != 2 or row >= results[0].shape[0]:
         return None
-    values: list[int] = result[row].tolist()
+    values: list[int] = results[0][row].tolist()
     return values
 
 

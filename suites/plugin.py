@@ -73,9 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "contract(*ids): the contracts that a test checks")
-    config.addinivalue_line(
-        "markers", "measures: about nulls and metrics, which an implementation need not have"
-    )
+    config.addinivalue_line("markers", "operations(*names): the operations that a test calls")
     device = _device(config.getoption("--device"))
     # Triton decides at the definition of a kernel, so before any implementation is imported.
     os.environ["TRITON_INTERPRET"] = "1" if device.type == "cpu" else "0"
@@ -122,6 +120,7 @@ def _configure_hypothesis(config: pytest.Config) -> None:
         report_multiple_bugs=False,
         suppress_health_check=[
             hypothesis.HealthCheck.too_slow,
+            hypothesis.HealthCheck.filter_too_much,  # what an implementation may refuse
             hypothesis.HealthCheck.function_scoped_fixture,
         ],
     )
@@ -167,8 +166,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture in RUNNERS:
         if fixture in metafunc.fixturenames:
             tested = list(state.implementations)
-            if metafunc.definition.get_closest_marker("measures"):
-                tested = [i for i in tested if _measures(i)]
             if fixture == "implementation_or_oracle":
                 tested.insert(0, ORACLE)
             names = [i.name for i in tested]
@@ -188,14 +185,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
 
 
-def _measures(implementation: catalog.Implementation) -> bool:
-    """Whether it has any of the operations that a kernel author need not have."""
-    exported = implementation.operations.keys()
-    return any(exported & set(catalog.operations(protocol)) for protocol in catalog.MEASURES)
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     state = config.stash[STATE]
+    items[:] = [item for item in items if _asked(item, state)]
     for item in items:
         for unknown in set(_contracts(item)) - state.contracts.keys():
             raise pytest.UsageError(
@@ -204,8 +196,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not _present(state.device):
         missing = pytest.mark.skip(reason=f"no device {state.device} on this machine")
         for item in items:
-            if _runner_name(item):
+            if _implementation(item):
                 item.add_marker(missing)
+
+
+def _asked(item: pytest.Item, state: State) -> bool:
+    """Whether the implementation that a test is about is to be asked for what the test calls.
+
+    A built-in one is, if it has all of it. A user's own is, if it has any operation of the same
+    protocol of `kernels.api`: the others are then seen to be missing. The oracle is, if any other
+    has an operation of the same family.
+    """
+    tested, called = _implementation(item), operations_of(item)
+    if tested is None or not called:
+        return True
+    exported = {*tested.operations}
+    if tested is ORACLE:
+        contracts = [c for c in state.contracts.values() if called & {*c.operations}]
+        family = {operation for contract in contracts for operation in contract.operations}
+        return any(family & {*other.operations} for other in state.implementations)
+    if tested.name in catalog.BUILT_IN:
+        return called <= exported
+    asked = [{*catalog.operations(protocol)} for protocol in catalog.KERNELS + catalog.MEASURES]
+    return any(bool(called & operations and exported & operations) for operations in asked)
+
+
+def operations_of(item: pytest.Item) -> set[str]:
+    """The operations that a test calls: its ``operation``, that of its ``case``, or as marked."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    if "replayed" in parameters:
+        return {parameters["replayed"][0]}
+    if "case" in parameters:
+        return {parameters["case"].operation}
+    if "operation" in parameters:
+        return {parameters["operation"]}
+    return {name for mark in item.iter_markers("operations") for name in mark.args}
 
 
 def _present(device: torch.device) -> bool:
@@ -219,10 +244,10 @@ def _contracts(item: pytest.Item) -> tuple[str, ...]:
     return tuple(dict.fromkeys(id_ for mark in marks for id_ in mark.args))
 
 
-def _runner_name(item: pytest.Item) -> str | None:
-    """The name of the implementation that a test is about, if it is about one."""
+def _implementation(item: pytest.Item) -> catalog.Implementation | None:
+    """The implementation that a test is about, if it is about one."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return next((parameters[f].name for f in RUNNERS if f in parameters), None)
+    return next((parameters[fixture] for fixture in RUNNERS if fixture in parameters), None)
 
 
 # --- verdicts ------------------------------------------------------------------------------------
@@ -233,16 +258,25 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    name = _runner_name(item)
-    if name is None or (call.when != "call" and report.passed):
+    implementation = _implementation(item)
+    if implementation is None or (call.when != "call" and report.passed):
         return report
+    name = implementation.name
     runner = _runner(item)
     cases = runner.cases if runner else 0
     if report.passed and cases == 0:
         report.outcome = "failed"
         report.longrepr = "the test passed without judging a case"
     error = _cause(call.excinfo.value) if call.excinfo else None
-    status: Status = "unsupported" if runner and runner.unsupported else _status(report, error)
+    status = _status(report, error)
+    if runner and runner.unsupported and (report.skipped or not (cases or status == "failed")):
+        status = "unsupported"
+        report.outcome = "skipped"
+        report.longrepr = (
+            str(item.path),
+            item.location[1] or 0,
+            f"Skipped: {_detail(report, error)}",
+        )
     if isinstance(error, Nonconformance):
         report.longrepr = explain(error, name, _rerun(item, name, error))
     verdict = Verdict(
@@ -252,6 +286,7 @@ def pytest_runtest_makereport(
         status=status,
         cases=cases,
         detail="" if status == "passed" else _detail(report, error),
+        error_ratio=runner.error_ratio if runner else None,
     )
     report.user_properties.append(record.attach(verdict))
     return report
@@ -373,6 +408,10 @@ class _Controller:
         matrix = self.recording.matrix(state.contracts, [ORACLE.name, *state.names])
         colour = terminalreporter.hasmarkup
         terminalreporter.write_line(record.render(matrix, colour=colour))
+        if self.recording.compared_floats:
+            terminalreporter.write_line(
+                "\nstatus, cases, and of floats the largest |error| / bound\n"
+            )
         for verdict in self.recording.verdicts:
             if not verdict.contracts:
                 terminalreporter.write_line(f"{verdict.status}: {verdict.test}")

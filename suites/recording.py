@@ -94,6 +94,10 @@ class Recording:
     def cases(self) -> int:
         return sum(verdict.cases for verdict in self.verdicts)
 
+    @property
+    def compared_floats(self) -> bool:
+        return any(verdict.error_ratio is not None for verdict in self.verdicts)
+
     def measured(self, names: Container[str]) -> bool:
         """Whether a verdict on one of these implementations says more than that it was not run."""
         return any(
@@ -158,7 +162,9 @@ class Recording:
             return Text("")
         status = min((v.status for v in verdicts), key=SEVERITY.index)
         cases = sum(verdict.cases for verdict in verdicts)
-        return Text(f"{status} {cases:,}", style=STYLES.get(status, "red"))
+        ratios = [verdict.error_ratio for verdict in verdicts if verdict.error_ratio is not None]
+        ratio = f" {max(ratios):.2f}" if ratios else ""
+        return Text(f"{status} {cases:,}{ratio}", style=STYLES.get(status, "red"))
 
 
 def attach(line: Verdict | Measurement) -> tuple[str, object]:

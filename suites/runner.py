@@ -1,16 +1,18 @@
 """The one way a case meets an implementation: called under watch, twice, over different poisons."""
 
+import math
 import traceback
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn
 
+import hypothesis
 import pytest
 import torch
 
-from golden.model import Operation, Tensor, Vector
+from golden.model import Operation, Tensor, Value, Vector
 from kernels.catalog import Implementation, signatures
-from suites.cases import ROWS, SPECIFICATIONS, Case, to_golden, to_torch
-from suites.comparison import difference, same_bits
+from suites.cases import SPECIFICATIONS, Case, Results, number, real, to_golden, to_torch
+from suites.comparison import difference, error_ratio, same_bits
 from suites.verdicts import Nonconformance
 from suites.watch.interpreter import KernelFault, watched
 from suites.watch.memory import Placed, Poison, place, poisoned_allocations
@@ -23,7 +25,8 @@ class Runner:
         self.implementation = implementation
         self.device = device
         self.cases = 0
-        self.unsupported = False  # whether an operation was asked for that it lacks
+        self.error_ratio: float | None = None  # the largest |error| / bound so far
+        self.unsupported = False  # whether a call was asked for that it does not support
         self.launched: set[str] = set()
 
     @property
@@ -35,29 +38,40 @@ class Runner:
     def name(self) -> str:
         return self.implementation.name
 
-    def judge(self, case: Case, expected: torch.Tensor | None = None) -> torch.Tensor:
-        """Call, and compare with the oracle's result, or with ``expected`` where one is given."""
+    def judge(self, case: Case, expected: Results | None = None) -> Results:
+        """Call, and compare with the oracle's results, or with ``expected`` where they are given.
+
+        Floats may be off by the bounds of the case, whoever worked out what is expected.
+        """
         actual = self.call(case)
         if expected is None:
             expected = case.expected()
-        found = difference(expected, actual, case.bound())
+        bounds = case.bounds(self.implementation.dot)
+        found = difference(case.specification.results, expected, actual, bounds)
         if found is not None:
             raise Nonconformance(
-                found.statement, case, expected=expected, actual=actual, row=found.row
+                found.statement,
+                case,
+                expected=expected,
+                actual=actual,
+                bounds=bounds,
+                row=found.row,
             )
+        ratios = [self.error_ratio, error_ratio(expected, actual, bounds)]
+        self.error_ratio = max((ratio for ratio in ratios if ratio is not None), default=None)
         return actual
 
-    def call(self, case: Case) -> torch.Tensor:
-        """The result, on the CPU: what the call returned, or its in-place buffer afterwards.
+    def call(self, case: Case) -> Results:
+        """The results, on the CPU: what the call returned, or its in-place buffer afterwards.
 
         Raises Nonconformance when the call fails or refuses, when it writes to an input or outside
         a tensor's view, reads or leaves behind what it must not, or runs another kernel than it
-        declares. Skips the test when there is no such operation.
+        declares. Leaves the test or the example when the call is not supported.
         """
         low = self._call_once(case, Poison.LOW)
         high = self._call_once(case, Poison.HIGH)
         if not same_bits(low, high):
-            found = difference(low, high)
+            found = difference(case.specification.results, low, high)
             raise Nonconformance(
                 "the result depends on memory that the call did not write or must not read "
                 "(expected: over one poison, actual: over another)",
@@ -69,16 +83,14 @@ class Runner:
         self.cases += 1
         return low
 
-    def require(self, case: Case, holds: bool, statement: str, actual: torch.Tensor) -> None:
-        """Raises Nonconformance, showing the result, unless the statement about it holds."""
+    def require(self, case: Case, holds: bool, statement: str, actual: Results) -> None:
+        """Raises Nonconformance, showing the results, unless the statement about them holds."""
         if not holds:
             raise Nonconformance(statement, case, actual=actual)
 
-    def require_same(
-        self, case: Case, expected: torch.Tensor, actual: torch.Tensor, statement: str
-    ) -> None:
+    def require_same(self, case: Case, expected: Results, actual: Results, statement: str) -> None:
         """Require two results of this implementation, the second that of ``case``, to be equal."""
-        found = difference(expected, actual)
+        found = difference(case.specification.results, expected, actual)
         if found is not None:
             raise Nonconformance(
                 f"{statement}: {found.statement}",
@@ -92,34 +104,38 @@ class Runner:
         """Require the vector's expected value, or that the call is refused."""
         if vector.refusal is not None:
             self.refuse(case)
+        elif isinstance(vector.expected, tuple):
+            self.judge(case, tuple(map(to_torch, vector.expected)))
         elif isinstance(vector.expected, Tensor):
-            self.judge(case, to_torch(vector.expected))
+            self.judge(case, (to_torch(vector.expected),))
         else:
-            self.judge(case, case.result(vector.expected))
+            self.judge(case, case.results(vector.expected))
 
     def refuse(self, case: Case) -> None:
         """Require ValueError, and that nothing was written (R-W4)."""
+        if self.accepts(case):
+            raise Nonconformance("the call must be refused with ValueError; it was accepted", case)
+
+    def accepts(self, case: Case) -> bool:
+        """Whether the call is let through. One that is refused is judged, and must write nothing.
+
+        Raises Nonconformance when it is refused by another exception than ValueError.
+        """
         function, placed, arguments = self._prepare(case, Poison.LOW)
         try:
             with watched():
-                returned = function(*arguments)
+                function(*arguments)
         except ValueError:
-            pass
+            self._require_unwritten(case, placed)
+            self.cases += 1
+            return False
         except (Exception, SystemExit) as error:
             raise Nonconformance(
                 f"the call must be refused with ValueError; it raised {_one_line(error)}", case
             ) from error
-        else:
-            actual = returned.cpu() if isinstance(returned, torch.Tensor) else None
-            raise Nonconformance(
-                "the call must be refused with ValueError; it was accepted", case, actual=actual
-            )
-        for name, tensor in placed.items():
-            if tensor.changed() or tensor.damage():
-                raise Nonconformance(f"the refused call wrote to {name}", case)
-        self.cases += 1
+        return True
 
-    def _call_once(self, case: Case, poison: Poison) -> torch.Tensor:
+    def _call_once(self, case: Case, poison: Poison) -> Results:
         function, placed, arguments = self._prepare(case, poison)
         in_place = case.specification.in_place
         try:
@@ -130,6 +146,9 @@ class Runner:
         except KernelFault as fault:
             raise Nonconformance(str(fault), case) from fault
         except ValueError as error:
+            if any(name in str(error) for name in case.refusable):
+                self._require_unwritten(case, placed)
+                self._leave(f"{self.name} refuses {case.operation}: {error}")
             raise Nonconformance(f"a legal call was refused: {_one_line(error)}", case) from error
         except (Exception, SystemExit) as error:
             raise Nonconformance(
@@ -141,49 +160,91 @@ class Runner:
             if damage := tensor.damage():
                 raise Nonconformance(f"the call wrote outside {name}: {damage}", case)
         self.launched.update(watch.launches)
-        self._require_kernel(case, watch.launches)
         if in_place is not None:
-            return placed[in_place].view.cpu().clone()
-        if case.operation in ROWS and not isinstance(returned, torch.Tensor):
-            raise Nonconformance(f"the call returned {type(returned).__name__}, no tensor", case)
-        result = self._result(case, returned)
-        if case.operation in ROWS and result.device.type != self.device.type:
-            raise Nonconformance(f"the result is on {result.device}, not {self.device}", case)
-        return result.cpu()
+            results: Results = (placed[in_place].view.clone(),)
+        else:
+            results = self._results(case, returned)
+        self._require_kernel(case, watch.launches, results)
+        return tuple(result.cpu() for result in results)
 
-    def _result(self, case: Case, returned: object) -> torch.Tensor:
-        """What a call returned, as a tensor."""
+    def _results(self, case: Case, returned: object) -> Results:
+        """What a call returned, in base e."""
+        kind = type(returned).__name__
+        names = case.specification.results
+        each = returned if len(names) > 1 and isinstance(returned, Sequence) else (returned,)
+        if not case.specification.plain and not all(isinstance(x, torch.Tensor) for x in each):
+            raise Nonconformance(f"the call returned {kind}, no tensor", case)
         try:
-            return case.result(returned)
+            results = case.results(returned)
         except (TypeError, ValueError, RuntimeError) as error:
-            kind = type(returned).__name__
             raise Nonconformance(f"the call returned {kind}, which is no result", case) from error
+        for result in results:
+            if not case.specification.plain and result.device.type != self.device.type:
+                raise Nonconformance(f"the result is on {result.device}, not {self.device}", case)
+        return tuple(
+            self._times(result, self._unit) if name == "m" else result
+            for name, result in zip(names, results, strict=True)
+        )
 
     def _prepare(
         self, case: Case, poison: Poison
     ) -> tuple[Callable[..., Any], dict[str, Placed], list[Any]]:
         function = self.implementation.operations.get(case.operation)
         if function is None:
-            self.unsupported = True
-            pytest.skip(f"{self.name} has no {case.operation}")
-        placed = {
-            name: place(to_torch(value), value.layout, poison, self.device)
-            for name, value in case.inputs.items()
-            if isinstance(value, Tensor)
-        }
+            self._leave(f"{self.name} has no {case.operation}")
+        placed: dict[str, Placed] = {}
+
+        def put(name: str, value: Value) -> Any:
+            """The argument: tensors in memory that is watched, everything else as it is."""
+            if isinstance(value, tuple):
+                return [put(f"{name}[{i}]", each) for i, each in enumerate(value)]
+            plain = number(value)
+            if name == "out_dtype":
+                return getattr(torch, plain)
+            if name == "scale":
+                return plain / self._unit
+            if not isinstance(plain, Tensor):
+                return plain
+            values = to_torch(plain)
+            if name == "m_global" or name.startswith("m_chunks"):
+                values = self._times(values, 1 / self._unit)
+            placed[name] = place(values, plain.layout, poison, self.device)
+            return placed[name].view
+
         arguments = [
-            placed[name].view if name in placed else case.number(name)
-            for name in signatures()[case.operation].parameters
+            put(name, case.inputs[name]) if name in case.inputs else parameter.default
+            for name, parameter in signatures()[case.operation].parameters.items()
         ]
         return function, placed, arguments
 
-    def _require_kernel(self, case: Case, launches: list[str]) -> None:
+    @property
+    def _unit(self) -> float:
+        """One unit of the interface's x and m, in natural units: ln 2 in base 2 (R-X2)."""
+        return math.log(self.implementation.exponent_base)
+
+    def _times(self, m: torch.Tensor, factor: float) -> torch.Tensor:
+        return m if factor == 1 else (m.double() * factor).to(m.dtype)
+
+    def _leave(self, reason: str) -> NoReturn:
+        """Go on with the next example, or without any with the next test."""
+        self.unsupported = True
+        if hypothesis.currently_in_test_context():
+            hypothesis.reject()
+        pytest.skip(reason)
+
+    def _require_unwritten(self, case: Case, placed: dict[str, Placed]) -> None:
+        for name, tensor in placed.items():
+            if tensor.changed() or tensor.damage():
+                raise Nonconformance(f"the refused call wrote to {name}", case)
+
+    def _require_kernel(self, case: Case, launches: list[str], results: Results) -> None:
         """Which kernel ran is asserted: a silent fall-back to something else is a failure."""
         kernel = self.implementation.kernels.get(case.operation)
         if kernel is None:
             return
+        idle = case.passes_through or not any(result.numel() for result in results)
         others = [launch for launch in launches if launch != kernel]
-        if others or (not launches and not case.passes_through):
+        if others or (not launches and not idle):
             ran = ", ".join(launches) or "no Triton kernel"
             raise Nonconformance(f"{ran} ran, not {kernel}", case)
 
@@ -199,20 +260,32 @@ def _oracle(operation: Operation) -> Callable[..., Any]:
     """The oracle of an operation, called with tensors as an implementation is."""
     names = list(signatures()[operation].parameters)
 
-    def call(*arguments: Any) -> torch.Tensor | None:
+    def call(*arguments: Any) -> Any:
         inputs = {
-            name: to_golden(value) if isinstance(value, torch.Tensor) else value
-            for name, value in zip(names, arguments, strict=True)
+            name: _value(argument)
+            for name, argument in zip(names, arguments, strict=True)
+            if argument is not None
         }
         case = Case(operation, inputs)
-        result = case.expected()
+        results = case.expected()
         in_place = case.specification.in_place
         if in_place is None:
-            return result
-        arguments[names.index(in_place)].copy_(result)
+            return results if len(results) > 1 else results[0]
+        arguments[names.index(in_place)].copy_(results[0])
         return None
 
     return call
+
+
+def _value(argument: Any) -> Any:
+    """An argument of a call, as data."""
+    if isinstance(argument, torch.Tensor):
+        return to_golden(argument)
+    if isinstance(argument, list):
+        return tuple(map(to_golden, argument))
+    if isinstance(argument, torch.dtype):
+        return str(argument).removeprefix("torch.")
+    return real(argument) if isinstance(argument, float) else argument
 
 
 ORACLE: Final = Implementation(

@@ -2,9 +2,7 @@
 
 from typing import Literal, get_args
 
-import torch
-
-from suites.cases import Case
+from suites.cases import Bounds, Case, Results
 
 # Worst first: a contract checked by several tests has the worst of their statuses.
 Status = Literal[
@@ -25,7 +23,8 @@ class Nonconformance(AssertionError):  # noqa: N818 - a verdict, not an error
     """An implementation did not do what a contract says.
 
     ``row`` is the row that shows it, where one does; ``expected`` is None when the statement is
-    about the result alone and ``actual`` when there is no result.
+    about the results alone and ``actual`` when there are none; ``bounds`` is how far they may be
+    apart, None where by nothing.
     """
 
     def __init__(
@@ -34,8 +33,9 @@ class Nonconformance(AssertionError):  # noqa: N818 - a verdict, not an error
         case: Case,
         *,
         status: Status = "failed",
-        expected: torch.Tensor | None = None,
-        actual: torch.Tensor | None = None,
+        expected: Results | None = None,
+        actual: Results | None = None,
+        bounds: Bounds | None = None,
         row: int | None = None,
     ) -> None:
         super().__init__(statement)
@@ -44,4 +44,5 @@ class Nonconformance(AssertionError):  # noqa: N818 - a verdict, not an error
         self.status: Status = status
         self.expected = expected
         self.actual = actual
+        self.bounds = bounds
         self.row = row

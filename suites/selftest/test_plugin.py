@@ -93,11 +93,11 @@ def run(tmp_path: Path) -> Run:
 
 
 def suite(*names: str) -> list[str]:
-    return [str(ROOT / "suites" / "witness" / f"test_{name}.py") for name in names]
+    return [str(ROOT / "suites" / name) for name in names]
 
 
 def test_an_honest_module_passes_and_the_record_says_so(run: Run, tmp_path: Path) -> None:
-    result = run("--impl", "mine", "--seed", "7", *suite("golden"), mine=HONEST)
+    result = run("--impl", "mine", "--seed", "7", *suite("test_golden.py"), mine=HONEST)
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"witness\.edge\.lands-in-segment +passed \d+ +passed \d+", result.stdout)
     schema = json.loads((ROOT / "golden" / "schema" / "record.json").read_text())
@@ -117,7 +117,9 @@ def test_edges_rounded_down_are_caught_and_the_counterexample_can_be_read(
     run: Run, tmp_path: Path
 ) -> None:
     edges = "first_token or appears_twice"
-    result = run("--impl", "floored", "-k", edges, *suite("indices"), floored=FLOORED)
+    result = run(
+        "--impl", "floored", "-k", edges, *suite("witness/test_indices.py"), floored=FLOORED
+    )
     assert result.returncode == 1
     failed = {
         contract
@@ -142,7 +144,7 @@ def test_edges_rounded_down_are_caught_and_the_counterexample_can_be_read(
 
 def test_an_operation_that_is_missing_is_unsupported_and_seen(run: Run, tmp_path: Path) -> None:
     partial = HONEST.replace("def scatter_topology_witnesses_(", "def something_else(")
-    result = run("--impl", "partial", *suite("golden"), partial=partial)
+    result = run("--impl", "partial", *suite("test_golden.py"), partial=partial)
     assert result.returncode == 0
     assert re.search(r"witness\.disabled\.off-switch +passed \d+ +unsupported", result.stdout)
     assert re.search(r"witness\.set\.disjoint +passed \d+ +passed \d+", result.stdout)
@@ -150,12 +152,21 @@ def test_an_operation_that_is_missing_is_unsupported_and_seen(run: Run, tmp_path
 
 def test_where_nothing_was_measured_the_run_is_not_green(run: Run) -> None:
     partial = HONEST.replace("def scatter_topology_witnesses_(", "def something_else(")
-    result = run("--impl", "partial", "-k", "zero_segments", *suite("serving"), partial=partial)
+    result = run(
+        "--impl",
+        "partial",
+        "-k",
+        "zero_segments",
+        *suite("witness/test_serving.py"),
+        partial=partial,
+    )
     assert result.returncode == 5
 
 
 def test_a_device_that_is_missing_is_not_run(run: Run) -> None:
-    result = run("--device", "cuda", "--impl", "torch", "-k", "torch", *suite("recorded"))
+    result = run(
+        "--device", "cuda", "--impl", "torch", "-k", "torch", *suite("witness/test_recorded.py")
+    )
     assert result.returncode == 5
     assert "not-run" in result.stdout
 
@@ -170,7 +181,7 @@ USAGE_ERRORS: dict[str, tuple[list[str], dict[str, str], str]] = {
         ["--impl", "nonesuch"],
         {},
         "ERROR: --impl nonesuch: no built-in implementation and no importable module of that name; "
-        "use one of torch, triton, or a module on the import path",
+        "use one of torch, triton, triton_streaming, or a module on the import path",
     ),
     "a module that fails to import": (
         ["--impl", "failing"],

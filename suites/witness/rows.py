@@ -13,7 +13,7 @@ from math import ceil
 
 import torch
 
-from suites.cases import INDICES, ROWS, SERVE, Case
+from suites.cases import INDICES, ROWS, SERVE, Case, Results
 from suites.verdicts import Nonconformance
 
 
@@ -26,7 +26,7 @@ class Row:
     length: int
     learned: list[int]
     result: list[int]
-    actual: torch.Tensor
+    actual: Results
 
     @property
     def tokens(self) -> list[int]:
@@ -92,8 +92,9 @@ class Row:
             raise Nonconformance(statement, self.case, actual=self.actual, row=self.index)
 
 
-def rows(case: Case, actual: torch.Tensor) -> Iterator[Row]:
+def rows(case: Case, results: Results) -> Iterator[Row]:
     """The rows of a well-formed case. Raises Nonconformance when the result has another shape."""
+    (actual,) = results
     learned, lengths = case.integers(ROWS[case.operation]), case.integers("context_lens")
     count, topk = case.tensor(ROWS[case.operation]).shape
     width = case.number("num_segments") if case.operation == INDICES else topk
@@ -101,8 +102,8 @@ def rows(case: Case, actual: torch.Tensor) -> Iterator[Row]:
         raise Nonconformance(
             f"the result is {actual.dtype} {list(actual.shape)}, not int32 {[count, width]}",
             case,
-            actual=actual,
+            actual=results,
         )
     for index in range(count):
         entries = learned[index * topk : (index + 1) * topk]
-        yield Row(case, index, lengths[index], entries, actual[index].tolist(), actual)
+        yield Row(case, index, lengths[index], entries, actual[index].tolist(), results)

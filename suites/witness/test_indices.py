@@ -5,10 +5,12 @@ from hypothesis import given
 from golden.model import Tensor
 from oracles.witness import longest_run
 from suites.cases import INDICES, Case
-from suites.contracts import contract
+from suites.contracts import contract, operations
 from suites.runner import Runner
 from suites.strategies.witness import cases
 from suites.witness.rows import rows
+
+pytestmark = operations(INDICES)
 
 
 @contract("witness.indices.slot-per-segment")

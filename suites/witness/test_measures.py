@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from golden.model import Operation, Tensor
 from oracles.witness import local_row, random_row
 from suites.cases import Case, to_golden
-from suites.contracts import contract
+from suites.contracts import contract, operations
 from suites.runner import Runner
 from suites.strategies.witness import INT32_MAX
-
-pytestmark = pytest.mark.measures
 
 short_lengths = st.one_of(st.integers(-2, 5), st.integers(0, 300))
 budgets = st.one_of(st.integers(0, 5), st.integers(0, 320))
@@ -35,7 +33,7 @@ def test_a_null_spends_exactly_its_budget(
 ) -> None:
     case = _null(operation, length, budget, seed)
     drawn = implementation_or_oracle.call(case)
-    tokens: list[int] = drawn.tolist()
+    tokens: list[int] = drawn[0].tolist()
     implementation_or_oracle.require(
         case,
         len(tokens) == min(budget, max(length, 0))
@@ -55,7 +53,7 @@ def test_a_null_is_the_last_row_of_its_causal_selector(
     case = _null(operation, length, budget, seed)
     query = length - 1
     last = random_row(query, budget, seed) if "seed" in case.inputs else local_row(query, budget)
-    implementation_or_oracle.judge(case, case.result(last))
+    implementation_or_oracle.judge(case, case.results(last))
 
 
 @st.composite
@@ -67,6 +65,7 @@ def _candidates(draw: st.DrawFn, length: int) -> Tensor:
     return Tensor("int32", (len(row),), tuple(row))
 
 
+@operations("segment_coverage")
 @contract("witness.metric.coverage", "witness.metric.coverage-empty", "witness.metric.ignored")
 @given(data=st.data())
 def test_coverage_counts_the_segments_that_a_candidate_meets(
@@ -87,7 +86,7 @@ def test_coverage_counts_the_segments_that_a_candidate_meets(
         for first, last in pairwise(edges)
     ]
     share = sum(met) / effective if effective else 1.0
-    implementation_or_oracle.judge(case, torch.tensor(share, dtype=torch.float64))
+    implementation_or_oracle.judge(case, case.results(share))
 
 
 def _recall(candidates: Tensor, mass: list[float]) -> Case:
@@ -95,6 +94,7 @@ def _recall(candidates: Tensor, mass: list[float]) -> Case:
     return Case("attention_mass_recall", {"candidates": candidates, "attention_row": row})
 
 
+@operations("attention_mass_recall")
 @contract("witness.metric.recall", "witness.metric.ignored")
 @given(data=st.data())
 def test_recall_is_the_share_of_mass_on_distinct_candidates(
@@ -107,18 +107,20 @@ def test_recall_is_the_share_of_mass_on_distinct_candidates(
     held = sum(eighths[x] for x in {int(c) for c in candidates.data} if 0 <= x < len(eighths))
     expected = held / total if total else float("nan")
     case = _recall(candidates, [n / 8 for n in eighths])
-    implementation_or_oracle.judge(case, torch.tensor(expected, dtype=torch.float64))
+    implementation_or_oracle.judge(case, case.results(expected))
 
 
+@operations("attention_mass_recall")
 @contract("witness.metric.recall-no-mass")
 @given(data=st.data(), length=st.integers(0, 20))
 def test_a_row_without_mass_has_no_recall(
     implementation_or_oracle: Runner, data: st.DataObject, length: int
 ) -> None:
     case = _recall(data.draw(_candidates(length)), [0.0] * length)
-    implementation_or_oracle.judge(case, torch.tensor(float("nan"), dtype=torch.float64))
+    implementation_or_oracle.judge(case, case.results(float("nan")))
 
 
+@operations("segment_of")
 @contract("witness.segment-map.exact", "witness.out-of-range.marks")
 @given(
     token=st.integers(0, INT32_MAX), length=st.integers(1, INT32_MAX), segments=st.integers(1, 200)
@@ -131,7 +133,7 @@ def test_the_segment_map_is_the_interval_that_holds_the_token(
     inside = [s for s in range(effective) if edges[s] <= token < edges[s + 1]]
     case = Case("segment_of", {"token": token, "context_len": length, "num_segments": segments})
     actual = implementation_or_oracle.call(case)
-    segment = int(actual)
+    segment = int(actual[0])
     implementation_or_oracle.require(
         case,
         [segment] == inside if inside else effective - 1 <= segment < segments,

@@ -12,7 +12,7 @@ from golden.record import Measurement
 from golden.recorded import RecordedContext, load_recorded
 from oracles import witness
 from suites.cases import APPLY, SERVE, Case, to_golden
-from suites.contracts import contract
+from suites.contracts import contract, operations
 from suites.runner import Runner
 from suites.strategies.witness import assemble
 
@@ -50,6 +50,7 @@ def test_real_rows(implementation: Runner, operation: Operation, recorded: Recor
 
 
 @contract("witness.serving.parameters")
+@operations(SERVE)
 @every_context
 def test_serving_real_rows(
     implementation: Runner,
@@ -60,7 +61,7 @@ def test_serving_real_rows(
 
     All at the budget of the source: as many tokens as the served row has valid slots.
     """
-    served = implementation.judge(_case(SERVE, recorded))
+    (served,) = implementation.judge(_case(SERVE, recorded))
     subject = f"L {recorded.context_len}, topk {recorded.learned.shape[1]}, S {SEGMENTS}"
     for selector, select in SELECTORS.items():
         figures = [
@@ -82,7 +83,7 @@ def _figures(recorded: RecordedContext, row: int, tokens: list[int]) -> tuple[fl
         {"candidates": candidates, "context_len": length, "num_segments": SEGMENTS},
     )
     recall = Case("attention_mass_recall", {"candidates": candidates, "attention_row": mass})
-    return coverage.expected().item(), recall.expected().item()
+    return coverage.expected()[0].item(), recall.expected()[0].item()
 
 
 def _budget(served: torch.Tensor, row: int) -> int:

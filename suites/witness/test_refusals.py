@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from golden.model import Operation, Tensor
 from suites.cases import APPLY, INDICES, ROWS, SERVE, Case
-from suites.contracts import contract
+from suites.contracts import contract, operations
 from suites.runner import Runner
 from suites.strategies.witness import MERGES, ROW_OPERATIONS, cases
 
@@ -102,6 +102,7 @@ def test_segments_out_of_range(
 
 
 @contract("witness.refusal.keep", "witness.refusal.writes-nothing")
+@operations(APPLY)
 @given(case=cases(APPLY), beyond=st.integers(1, 100), below=st.booleans())
 @few
 def test_a_prefix_that_does_not_fit(
@@ -112,6 +113,7 @@ def test_a_prefix_that_does_not_fit(
 
 
 @contract("witness.refusal.max-replacements", "witness.refusal.writes-nothing")
+@operations(APPLY)
 @given(case=cases(APPLY), replacements=st.integers(-100, -1))
 @few
 def test_a_negative_budget(implementation_or_oracle: Runner, case: Case, replacements: int) -> None:
@@ -126,6 +128,7 @@ BAD: list[tuple[str, dict[str, int]]] = [
 
 
 @contract("witness.refusal.before-passthrough")
+@operations(APPLY)
 @pytest.mark.parametrize(("argument", "bad"), BAD, ids=[name for name, _ in BAD])
 @given(data=st.data())
 @few

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from golden.model import Operation, Tensor
 from suites.cases import INDICES, ROWS, Case
-from suites.contracts import contract
+from suites.contracts import contract, operations
 from suites.runner import Runner
 from suites.strategies.witness import (
     INT32_MAX,
@@ -93,15 +93,16 @@ def test_every_negative_entry_is_padding(
         Case(operation, {**case.inputs, ROWS[operation]: Tensor("int32", learned.shape, entries)})
         for entries in (plain, varied)
     )
-    before, after = (implementation_or_oracle.call(c) for c in (one, other))
+    (before,), after = (implementation_or_oracle.call(c) for c in (one, other))
     if operation in MERGES:
         restored = torch.tensor(varied, dtype=torch.int32).reshape(learned.shape)
         original = torch.tensor(plain, dtype=torch.int32).reshape(learned.shape)
         before = torch.where(before == original, restored, before)
-    implementation_or_oracle.require_same(other, before, after, "a negative is not mere padding")
+    implementation_or_oracle.require_same(other, (before,), after, "a negative is not mere padding")
 
 
 @contract("witness.segments.indices-any")
+@operations(INDICES)
 @given(data=st.data())
 def test_any_number_of_segments(implementation: Runner, data: st.DataObject) -> None:
     segments = data.draw(
@@ -180,13 +181,13 @@ def test_repeated_tokens_count_once(
         operation,
         {**case.inputs, ROWS[operation]: Tensor("int32", (1, topk), tuple(repeated))},
     )
-    before, after = (implementation_or_oracle.call(c) for c in (case, twin))
+    (before,), after = (implementation_or_oracle.call(c) for c in (case, twin))
     if operation in MERGES:
         untouched = before == torch.tensor([learned], dtype=torch.int32).reshape(1, topk)
         before = torch.where(
             untouched, torch.tensor([repeated], dtype=torch.int32).reshape(1, topk), before
         )
-    implementation_or_oracle.require_same(twin, before, after, "a repeated token counts twice")
+    implementation_or_oracle.require_same(twin, (before,), after, "a repeated token counts twice")
 
 
 @contract("witness.rows.independent")
@@ -196,17 +197,17 @@ def test_a_row_alone_equals_the_row_in_a_batch_in_any_order(
     implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
 ) -> None:
     case = data.draw(cases(operation, rows=st.integers(1, 4)))
-    batch = implementation_or_oracle.call(case)
+    (batch,) = implementation_or_oracle.call(case)
     count = batch.shape[0]
     order = data.draw(st.permutations(range(count)), label="row order")
     shuffled = _select(case, order)
     implementation_or_oracle.require_same(
-        shuffled, batch[order], implementation_or_oracle.call(shuffled), "row order matters"
+        shuffled, (batch[order],), implementation_or_oracle.call(shuffled), "row order matters"
     )
     alone = data.draw(st.integers(0, count - 1), label="row alone")
     single = _select(case, [alone])
     implementation_or_oracle.require_same(
-        single, batch[[alone]], implementation_or_oracle.call(single), "its batch mates matter"
+        single, (batch[[alone]],), implementation_or_oracle.call(single), "its batch mates matter"
     )
 
 
@@ -228,6 +229,7 @@ def _select(case: Case, order: list[int]) -> Case:
 
 
 @contract("witness.out-of-range.marks")
+@operations(INDICES)
 @given(case=cases(INDICES, rows=st.just(1), shortest=1), beyond=st.integers(0, INT32_MAX))
 def test_an_entry_past_the_context_marks_the_segment_it_clamps_to(
     implementation_or_oracle: Runner, case: Case, beyond: int

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from golden.model import Operation, Tensor
 from suites.cases import APPLY, INDICES, ROWS, SERVE, Case, to_torch
-from suites.contracts import contract
+from suites.contracts import contract, operations
 from suites.runner import Runner
 from suites.strategies.witness import MERGES, ROW_OPERATIONS, cases
 from suites.witness.rows import rows
@@ -16,6 +16,7 @@ every_operation = pytest.mark.parametrize("operation", ROW_OPERATIONS)
 
 
 @contract("witness.serving.parameters", "witness.serving.in-place")
+@operations(APPLY, SERVE)
 @given(case=cases(SERVE))
 def test_serving_is_the_merge_with_s_reserved_slots(
     implementation_or_oracle: Runner, case: Case
@@ -35,13 +36,15 @@ def test_serving_is_the_merge_with_s_reserved_slots(
 
 
 @contract("witness.disabled.off-switch")
+@operations(SERVE)
 @given(case=cases(SERVE))
 def test_zero_segments_touch_nothing(implementation_or_oracle: Runner, case: Case) -> None:
     off = Case(SERVE, {**case.inputs, "num_segments": 0})
-    implementation_or_oracle.judge(off, to_torch(off.tensor("topk_indices")))
+    implementation_or_oracle.judge(off, (to_torch(off.tensor("topk_indices")),))
 
 
 @contract("witness.disabled.zero-budget")
+@operations(APPLY)
 @given(case=cases(APPLY), full=st.booleans())
 def test_no_budget_returns_the_learned_rows(
     implementation_or_oracle: Runner, case: Case, full: bool
@@ -82,6 +85,7 @@ def test_a_row_without_context_gets_no_witness(
 
 
 @contract("witness.fallback.short-context")
+@operations(INDICES)
 @given(data=st.data())
 def test_in_a_short_context_every_missing_token_is_a_witness(
     implementation_or_oracle: Runner, data: st.DataObject
