@@ -13,7 +13,7 @@ IntegerType = Literal["int32", "int64", "uint64"]
 FloatType = Literal["float16", "bfloat16", "float32", "float64"]
 ElementType = IntegerType | FloatType | Literal["bool"]
 Mode = Literal["prefill", "both", "decode"]
-Layout = Literal["contiguous", "offset", "padded", "sliced", "transposed", "broadcast"]
+Layout = Literal["contiguous", "offset", "padded", "sliced", "transposed", "broadcast", "wide"]
 Family = Literal["witness", "xattention"]
 Kind = Literal[
     "identity",

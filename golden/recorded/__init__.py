@@ -1,5 +1,7 @@
 """Attention of a real model on a real text, and the top-k rows that a learned indexer would emit.
 
+Of a few heads there are the queries and keys as well.
+
 ``capture.py`` made the files, once; ``provenance.toml`` says from what, and holds their hashes.
 """
 
@@ -9,6 +11,7 @@ from datetime import date
 from io import BytesIO
 from itertools import product
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -43,6 +46,17 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
+class States(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The queries and keys of one context, in ``<name>.npz``; ``rounded`` says how."""
+
+    name: str
+    context_len: int
+    dtype: Literal["float16"]
+    rounded: str
+    labels: tuple[tuple[int, int], ...]
+    sha256: str
+
+
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``provenance.toml``."""
 
@@ -62,6 +76,7 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     versions: Versions
     check: Check
     contexts: tuple[Entry, ...]
+    states: States
 
 
 @dataclass(frozen=True)
@@ -77,6 +92,22 @@ class RecordedContext:
     context_len: int
     learned: NDArray[np.int32]
     attention: NDArray[np.float32]
+    labels: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class RecordedStates:
+    """The queries and keys of every position of one context, in a few heads.
+
+    ``query`` and ``key``: float16 ``[1, heads, context_len, head_dim]``, rounded once from the
+    model's float32. Its attention is ``softmax(query @ key.T / sqrt(head_dim))``, and not causal.
+    ``labels``: the (layer, head) of each.
+    """
+
+    name: str
+    context_len: int
+    query: NDArray[np.float16]
+    key: NDArray[np.float16]
     labels: tuple[tuple[int, int], ...]
 
 
@@ -99,17 +130,33 @@ def load_recorded(root: Path = ROOT) -> list[RecordedContext]:
     labels = tuple(product(range(provenance.layers), range(provenance.heads)))
     contexts = []
     for entry in provenance.contexts:
-        path = root / f"recorded/{entry.name}.npz"
-        content = read_bytes(path, root)
-        if hashlib.sha256(content).hexdigest() != entry.sha256:
-            raise GoldenError(
-                f"{shown(path, root)}: its sha256 is not the one in provenance.toml; {_ADVICE}"
-            )
-        with np.load(BytesIO(content), allow_pickle=False) as arrays:
-            learned = arrays["learned"].reshape(len(labels), entry.topk)
-            attention = arrays["attention"].reshape(len(labels), entry.context_len)
+        arrays = _arrays(entry, root)
+        learned = arrays["learned"].reshape(len(labels), entry.topk)
+        attention = arrays["attention"].reshape(len(labels), entry.context_len)
         contexts.append(RecordedContext(entry.name, entry.context_len, learned, attention, labels))
     return contexts
+
+
+def load_states(root: Path = ROOT) -> RecordedStates:
+    """The recorded queries and keys of a golden folder, in new arrays.
+
+    Raises GoldenError when a file is missing, or is not the one that ``provenance.toml`` names.
+    """
+    entry = read_provenance(root).states
+    arrays = _arrays(entry, root)
+    query, key = arrays["query"], arrays["key"]
+    return RecordedStates(entry.name, entry.context_len, query, key, entry.labels)
+
+
+def _arrays(entry: Entry | States, root: Path) -> dict[str, NDArray[Any]]:
+    path = root / f"recorded/{entry.name}.npz"
+    content = read_bytes(path, root)
+    if hashlib.sha256(content).hexdigest() != entry.sha256:
+        raise GoldenError(
+            f"{shown(path, root)}: its sha256 is not the one in provenance.toml; {_ADVICE}"
+        )
+    with np.load(BytesIO(content), allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 _ADVICE = "restore the folder from version control"

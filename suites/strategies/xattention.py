@@ -37,8 +37,9 @@ DTYPES: tuple[FloatType, ...] = ("float32", "float16", "bfloat16")
 LAYOUTS: tuple[Layout, ...] = ("contiguous", "offset", "padded", "sliced", "transposed")
 
 # How scores differ. `ordinary`: by a few units, ties included. `equal`: not at all. `near`: by few
-# roundings. `huge`: up to 1e8, or what the type holds, of both signs. `tiny`: by subnormals.
-Spread = Literal["ordinary", "equal", "near", "huge", "tiny"]
+# roundings. `huge`: up to 1e8, or what the type holds, of both signs. `high`: those that are
+# positive. `tiny`: by subnormals.
+Spread = Literal["ordinary", "equal", "near", "huge", "high", "tiny"]
 SPREADS: tuple[Spread, ...] = get_args(Spread)
 MILD: tuple[Spread, ...] = ("ordinary", "equal", "near")
 
@@ -58,9 +59,10 @@ def _one_of_a(spread: Spread, dtype: FloatType) -> st.SearchStrategy[float]:
             return st.one_of(st.integers(-4, 4).map(float), st.floats(-6, 6, width=16))
         case "near":
             return st.integers(0, 3).map(lambda steps: 3.0 * (1 + steps * limits.eps))
-        case "huge":
+        case "huge" | "high":
             most = min(1e8, limits.max)
-            return st.sampled_from([1.0, -1.0, 0.999, -0.999, 0.5, -0.5]).map(lambda x: x * most)
+            parts = [1.0, -1.0, 0.999, -0.999, 0.5, -0.5] if spread == "huge" else [1.0, 0.999, 0.5]
+            return st.sampled_from(parts).map(lambda x: x * most)
         case "tiny":
             return st.integers(-4, 4).map(lambda steps: steps * limits.smallest_normal * 0.25)
 
@@ -117,13 +119,14 @@ def score_cases(
     causal: bool | None = None,
     dtype: FloatType | None = None,
     layouts: bool = False,
+    columns: st.SearchStrategy[int] = st.integers(1, 7),  # noqa: B008
 ) -> Case:
     """``flat_group_gemm_fuse_reshape`` of a few positions; ``causal`` None: either."""
     element_type = draw(st.just(dtype) if dtype else dtypes, label="dtype")
     batch, heads = draw(few), draw(few)
     stride = draw(st.sampled_from([2, 1, 3, 4, 8]), label="stride")
     head_dim = draw(st.sampled_from([1, 2, 3, 8, 17]), label="head_dim")
-    rows, columns = draw(st.integers(1, 5), label="rows"), draw(st.integers(1, 7), label="columns")
+    rows, keys = draw(st.integers(1, 5), label="rows"), draw(columns, label="columns")
     start = draw(st.integers(0, 6), label="chunk_start")
     inputs: dict[str, Value] = {
         name: draw(
@@ -131,7 +134,7 @@ def score_cases(
                 element_type, (batch, heads, length * stride, head_dim), spreads, layouts=layouts
             )
         )
-        for name, length in (("query_states", rows), ("key_states", columns))
+        for name, length in (("query_states", rows), ("key_states", keys))
     }
     inputs |= {"stride": stride, "chunk_start": start, "chunk_end": start + rows}
     inputs["is_causal"] = draw(st.booleans()) if causal is None else causal
@@ -153,21 +156,24 @@ def softmax_cases(
     empty: bool = False,
     padded: bool = False,
     layouts: bool = False,
+    blocks: st.SearchStrategy[int] = st.sampled_from([2, 1, 3, 4, 5]),  # noqa: B008
+    k_blocks: st.SearchStrategy[int] = st.integers(1, 4),  # noqa: B008
 ) -> Case:
     """One of ``SOFTMAX``.
 
     ``causal`` None: either. ``aligned``: offsets in whole blocks and segments of whole blocks;
     otherwise any. ``empty``: a row may see no key, and statistics may be those of such a row.
-    ``padded``: the last rows may be padding. For the block sums' sake lengths are whole blocks.
+    ``padded``: the last rows may be padding. For the block sums' sake lengths are whole blocks:
+    ``blocks`` says of what size, ``k_blocks`` how many of keys.
     """
     element_type = draw(st.just(dtype) if dtype else dtypes, label="dtype")
-    block = draw(st.sampled_from([2, 1, 3, 4, 5]), label="block")
+    block = draw(blocks, label="block")
     step = block if aligned else 1
     shape = (
         draw(few),
         draw(few),
         block * draw(st.integers(1, 2), label="q_blocks"),
-        block * draw(st.integers(1, 4), label="k_blocks"),
+        block * draw(k_blocks, label="k_blocks"),
     )
     is_causal = draw(st.booleans(), label="is_causal") if causal is None else causal
     start = step * draw(st.integers(0, 4 if aligned else 11), label="chunk_start / step")
@@ -263,6 +269,20 @@ def merge_cases(
     return Case(MERGE, {"m_chunks": tuple(m_chunks), "l_chunks": tuple(l_chunks)})
 
 
+def merge_of(*chunks: tuple[torch.Tensor, torch.Tensor]) -> Case:
+    """The merge of chunks, each given by its m and l."""
+    m_chunks, l_chunks = (tuple(map(to_golden, each)) for each in zip(*chunks, strict=True))
+    return Case(MERGE, {"m_chunks": m_chunks, "l_chunks": l_chunks})
+
+
+def chunks_of(case: Case) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The m and l of each chunk of a merge: the inverse of ``merge_of``."""
+    m_chunks, l_chunks = case.inputs["m_chunks"], case.inputs["l_chunks"]
+    if not (isinstance(m_chunks, tuple) and isinstance(l_chunks, tuple)):
+        raise TypeError(f"{case.operation} is no merge")
+    return [(to_torch(m), to_torch(total)) for m, total in zip(m_chunks, l_chunks, strict=True)]
+
+
 # --- selections ----------------------------------------------------------------------------------
 
 
@@ -273,12 +293,18 @@ def select_cases(
     causal: bool | None = None,
     dtype: FloatType | None = None,
     layouts: bool = False,
+    batch: st.SearchStrategy[int] = few,
+    k_blocks: st.SearchStrategy[int] = st.sampled_from([4, 1, 2, 3, 5, 7, 8, 9, 17]),  # noqa: B008
+    first: int = 0,
 ) -> Case:
-    """Block sums of a few rows: none, equal ones, and ones that sum exactly, among them."""
+    """Block sums of a few rows: none, equal ones, and ones that sum exactly, among them.
+
+    ``first``: the least diagonal block, below every number of ``k_blocks``.
+    """
     element_type = draw(st.just(dtype) if dtype else dtypes, label="dtype")
     is_causal = draw(st.booleans(), label="causal") if causal is None else causal
-    columns = draw(st.sampled_from([4, 1, 2, 3, 5, 7, 8, 9, 17]), label="k_blocks")
-    rows = draw(st.integers(1, min(columns, 4)), label="q_blocks")
+    columns = draw(k_blocks, label="k_blocks")
+    rows = draw(st.integers(1, min(columns - first, 4)), label="q_blocks")
     masses = st.one_of(st.sampled_from([1.0, 0.0, 0.5, 0.25, 2.0]), st.floats(0, 4, width=16))
     thresholds = st.one_of(
         st.sampled_from([0.9, 0.5, 0.75, 1.0, 0.25]), st.integers(1, 128).map(lambda n: n / 128)
@@ -288,10 +314,10 @@ def select_cases(
         {
             "input_tensor": draw(
                 tensors(
-                    element_type, (draw(few), draw(few), rows, columns), masses, layouts=layouts
+                    element_type, (draw(batch), draw(few), rows, columns), masses, layouts=layouts
                 )
             ),
-            "current_index": draw(st.integers(0, columns - rows), label="current_index"),
+            "current_index": draw(st.integers(first, columns - rows), label="current_index"),
             "threshold": real(draw(thresholds, label="threshold")),
             "causal": is_causal,
         },
