@@ -20,7 +20,6 @@ from kernels.xattention.triton_tiles import (
     logits,
     normalised,
     place,
-    rounded,
     score_tile,
     visible_keys,
     weights,
@@ -162,7 +161,7 @@ def streaming_block_sum_kernel(
     row = (batch * heads + head) * q_blocks + q_block
     tl.store(
         block_sums + row[:, None] * k_blocks + k_block[None, :],
-        rounded(sums, block_sums.dtype.element_ty),
+        sums,
         mask=(q_block < q_blocks)[:, None] & (k_block < k_blocks)[None, :],
     )
 

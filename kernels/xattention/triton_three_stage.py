@@ -19,7 +19,6 @@ from kernels.xattention.triton_tiles import (
     logits,
     normalised,
     place,
-    rounded,
     score_tile,
     shift,
     visible_keys,
@@ -138,7 +137,7 @@ def score_kernel(
     row = (batch * heads + head) * q_len + i
     tl.store(
         scores + row[:, None] * k_len + j[None, :],
-        rounded(tile_scores, scores.dtype.element_ty),
+        tile_scores,
         mask=(i < q_len)[:, None] & (j < k_len)[None, :],
     )
 
@@ -241,7 +240,7 @@ def block_sum_kernel(
     block = k_block + tl.arange(0, BLOCKS)
     tl.store(
         block_sums + q_block * block_sums_strides[2] + block * block_sums_strides[3],
-        rounded(masses, block_sums.dtype.element_ty),
+        masses,
         mask=block < k_blocks,
     )
 
@@ -277,9 +276,7 @@ def one_pass_kernel(
             scores, limit, m_i, l_i, k_block, block_size, strides[3], scale, BLOCKS, WIDTH
         )
         block = k_block + tl.arange(0, BLOCKS)
-        tl.store(
-            block_sums + block, rounded(masses, block_sums.dtype.element_ty), mask=block < k_blocks
-        )
+        tl.store(block_sums + block, masses, mask=block < k_blocks)
 
 
 # --- launches ------------------------------------------------------------------------------------

@@ -12,11 +12,6 @@ a fused multiply-add leaves the rounding error of x, however large x is.
 
 import triton
 import triton.language as tl
-from triton import knobs
-
-# The interpreter computes garbage from bf16 operands and truncates what it converts to bf16: there,
-# products are of fp32 operands and conversions are rounded by hand, as a device does it.
-INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 
 @triton.jit
@@ -24,16 +19,6 @@ def place(tiles: tl.tensor, heads: tl.tensor) -> tuple[tl.tensor, ...]:
     """This program's tile, of ``tiles`` in a head, its head and its batch entry."""
     program = tl.program_id(0).to(tl.int64)
     return program % tiles, program // tiles % heads, program // tiles // heads
-
-
-@triton.jit
-def rounded(x: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
-    """fp32 to the nearest value of a score type, ties to even (R-X16)."""
-    if INTERPRETED and dtype == tl.bfloat16:
-        bits = x.to(tl.uint32, bitcast=True)
-        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-        x = tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
-    return x.to(dtype)
 
 
 @triton.jit
@@ -84,9 +69,6 @@ def score_tile(
             mask=(d < head_dim)[:, None] & (k_token < k_tokens)[None, :],
             other=0,
         )
-        if INTERPRETED:
-            q = q.to(tl.float32)
-            k = k.to(tl.float32)
         summed = tl.dot(q, k, scores, input_precision="ieee")
         if RAGGED:
             exist = (q_token < q_tokens)[:, None] & (k_token < k_tokens)[None, :]
