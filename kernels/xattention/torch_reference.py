@@ -227,52 +227,40 @@ def xattn_estimate(
     block_sums = query_states.new_zeros(batch, heads, q_blocks, k_blocks)
     for q_start in range(0, q_len, chunk_size):
         queries = query_states[:, :, q_start : q_start + chunk_size]
-        scores = {
+        logits = {
             k_start // stride: _whole_blocks(
-                _scores(queries, key_states[:, :, k_start : k_start + chunk_size], stride),
+                scale * _scores(queries, key_states[:, :, k_start : k_start + chunk_size], stride),
                 block_size // stride,
-                -math.copysign(math.inf, scale),  # x is -inf: a padded key has no weight
             )
             for k_start in range(0, k_len, chunk_size)
         }
         rows = block_sums[:, :, q_start // block_size : (q_start + chunk_size) // block_size]
-        rows[...] = _three_stages(
-            scores, block_size // stride, origin + q_start // stride, scale, causal
-        )
+        rows[...] = _three_stages(logits, block_size // stride, origin + q_start // stride, causal)
     current_index = k_blocks - q_blocks if causal else 0
     return block_sums, find_blocks_chunked(block_sums, current_index, threshold, causal=causal)
 
 
-def _whole_blocks(scores: Tensor, block_size: int, padding: float) -> Tensor:
-    q_len, k_len = scores.shape[2:]
-    return pad(scores, (0, -k_len % block_size, 0, -q_len % block_size), value=padding)
+def _whole_blocks(x: Tensor, block_size: int) -> Tensor:
+    """With -inf for logits where a block lacks positions: they have no weight (R-X7)."""
+    q_len, k_len = x.shape[2:]
+    return pad(x, (0, -k_len % block_size, 0, -q_len % block_size), value=-math.inf)
 
 
 def _three_stages(
-    scores: Mapping[int, Tensor], block_size: int, chunk_start: int, scale: float, causal: bool
+    logits: Mapping[int, Tensor], block_size: int, chunk_start: int, causal: bool
 ) -> Tensor:
-    """The block sums of a chunk of queries, from its scores by the offset of their keys."""
+    """The block sums of a chunk of queries, from its logits by the offset of their keys."""
+    sizes = (block_size, block_size)  # the segment is a hint that nothing here takes
     statistics = [
-        softmax_compute_partial_stats(
-            x, block_size, block_size, scale, chunk_start, kv_offset, causal
-        )
-        for kv_offset, x in scores.items()
+        softmax_compute_partial_stats(x, *sizes, 1.0, chunk_start, kv_offset, causal)
+        for kv_offset, x in logits.items()
     ]
     m_global, l_global = merge_softmax_stats(*zip(*statistics, strict=True))
     real_q_len = chunk_start + m_global.shape[2]  # padded rows see no key of weight
     sums = [
         softmax_normalize_and_block_sum(
-            x,
-            m_global,
-            l_global,
-            block_size,
-            block_size,
-            chunk_start,
-            real_q_len,
-            scale,
-            kv_offset,
-            causal,
+            x, m_global, l_global, *sizes, chunk_start, real_q_len, 1.0, kv_offset, causal
         )
-        for kv_offset, x in scores.items()
+        for kv_offset, x in logits.items()
     ]
     return torch.cat(sums, -1)
