@@ -98,6 +98,22 @@ SPECIFICATIONS: Final[Mapping[Operation, Specification]] = {
 }
 
 
+# Arguments of XAttention that have to fit others: where they do not, a refusal may name any.
+FIT: Final[Mapping[str, tuple[str, ...]]] = {
+    "query_states": ("key_states", "stride", "block_size"),
+    "key_states": ("query_states", "stride", "block_size"),
+    "block_size": ("stride",),
+    "chunk_size": ("block_size",),
+    "chunk_end": ("chunk_start",),
+    "attn_weights_slice": ("reshaped_block_size",),
+    "m_global": ("l_global", "attn_weights_slice"),
+    "l_global": ("m_global", "attn_weights_slice"),
+    "m_chunks": ("l_chunks",),
+    "l_chunks": ("m_chunks",),
+    "current_index": ("input_tensor",),
+}
+
+
 @dataclass(frozen=True)
 class Case:
     """An operation and its inputs by parameter name."""
@@ -117,16 +133,18 @@ class Case:
         """The oracle's results. Raises ValueError where the specification refuses the call."""
         return self.results(self.specification.oracle(**self._numbers()))
 
-    def bounds(self, dot: Dot = "ieee") -> Bounds:
+    def bounds(self, dot: Dot = "ieee", *, staged: bool = False) -> Bounds:
         """The error that an honest implementation's results may have, float64, by element.
 
         Of a block mask: 1 where either decision is honest, and 0 elsewhere. ``dot``: how the
-        implementation multiplies fp32.
+        implementation multiplies fp32. ``staged``: of block sums in one pass, where they came by
+        way of the three stages.
         """
         bounds = self.specification.bounds
         if bounds is None:
             return (None,) * len(self.specification.results)
-        how = {"dot": dot} if self.specification.dot else {}
+        how: dict[str, Any] = {"dot": dot} if self.specification.dot else {}
+        how |= {"staged": True} if staged else {}
         found = bounds(**self._numbers(), **how)
         each = found if isinstance(found, tuple) else (found,)
         return tuple(_tensor(bound, torch.float64) for bound in each)
@@ -173,7 +191,7 @@ class Case:
         """
         if self.operation in ROWS or self.specification.plain:
             return ()
-        strided = ("padded", "sliced", "transposed", "broadcast")
+        strided = ("padded", "sliced", "transposed", "broadcast", "wide")
         names = [
             name
             for name, value in self.inputs.items()
@@ -189,6 +207,15 @@ class Case:
                 if any(self.inputs.get(name, 0) % size for size in sizes)  # type: ignore[operator]
             ),
         )
+
+    def at_fault(self, argument: str) -> tuple[str, ...]:
+        """What a refusal on account of an argument may name; nothing in particular: ().
+
+        The witness family need not name any.
+        """
+        if self.operation in ROWS or self.specification.plain:
+            return ()
+        return (argument, *FIT.get(argument, ()))
 
     def tensor(self, name: str) -> Tensor:
         value = self.inputs[name]

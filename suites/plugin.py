@@ -21,7 +21,7 @@ from suites.explain import explain
 from suites.runner import ORACLE, Runner
 from suites.verdicts import Nonconformance, Status
 from suites.watch.interpreter import fold_reductions
-from suites.watch.patching import patch_language_once
+from suites.watch.patching import mend_arithmetic, patch_language_once
 
 ROOT: Final = Path(__file__).parent.parent
 REPLAY: Final = ROOT / "suites" / "test_replay.py"
@@ -96,6 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if device.type == "cpu":
         fold_reductions()
         patch_language_once()
+        mend_arithmetic()
 
 
 def _device(name: str) -> torch.device:
@@ -340,7 +341,7 @@ def _rerun(item: pytest.Item, name: str, failure: Nonconformance) -> str:
 
 @pytest.fixture
 def measure(request: pytest.FixtureRequest) -> Callable[[Measurement], None]:
-    """Puts a figure into the record and into the table that closes the run."""
+    """Puts a figure into the record and into a table at the end of the run."""
 
     def add(measurement: Measurement) -> None:
         request.node.user_properties.append(record.attach(measurement))
@@ -415,12 +416,11 @@ class _Controller:
         for verdict in self.recording.verdicts:
             if not verdict.contracts:
                 terminalreporter.write_line(f"{verdict.status}: {verdict.test}")
-        if figures := self.recording.figures():
-            terminalreporter.write_line(
-                "\nreal rows: mean over the layers and heads of a recorded model, "
-                "all at the budget of the policy"
-            )
-            terminalreporter.write_line(record.render(figures, colour=colour) + "\n")
+        figures = list(self.recording.figures())
+        for title, table in figures:
+            terminalreporter.write_line(f"\n{title}\n{record.render(table, colour=colour)}")
+        if figures:
+            terminalreporter.write_line("")
         terminalreporter.write_line(
             f"{matrix.row_count} contracts, {self.recording.cases:,} cases: "
             f"{', '.join(state.names)} on {record.describe(state.device)}, seed {state.seed}"

@@ -4,9 +4,10 @@ import io
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -22,6 +23,24 @@ SCHEMA = 1
 DISTRIBUTION = "sparse-conformance"
 TOOLS = ("torch", "triton", "numpy", "hypothesis", "pytest")
 STYLES: dict[str, str] = {"passed": "green", "deviates": "green", "unsupported": "yellow"}
+
+
+class Kind(NamedTuple):
+    """What some measurements are about: the title of their table, and what its lines are."""
+
+    title: str
+    subjects: str
+
+
+REAL_ROWS = Kind(
+    "real rows: mean over the layers and heads of a recorded model, "
+    "all at the budget of the policy",
+    "context",
+)
+UNDECIDABLE = Kind(
+    "undecidable decisions, % of those that mass decides: continuous random inputs", "operation"
+)
+KINDS = {"coverage": REAL_ROWS, "recall": REAL_ROWS, "undecidable": UNDECIDABLE}  # by quantity
 
 
 def header(
@@ -133,24 +152,15 @@ class Recording:
                 table.add_row(contract, *cells)
         return table
 
-    def figures(self) -> Table | None:
-        """The measurements, a line a subject and implementation, or None without any."""
-        if not self.measurements:
-            return None
-        columns = list(dict.fromkeys((m.quantity, m.variant) for m in self.measurements))
-        columns.sort(key=lambda column: column[0])
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for heading in ("context", "implementation"):
-            table.add_column(heading, no_wrap=True)
-        for quantity, variant in columns:
-            table.add_column(f"{quantity}\n{variant}", justify="right", no_wrap=True)
-        values = {
-            (m.subject, m.implementation, m.quantity, m.variant): m.value for m in self.measurements
-        }
-        lines = {(subject, name) for subject, name, _, _ in values}
-        for line in sorted(lines, key=lambda line: (len(line[0]), *line)):  # 64 before 128
-            table.add_row(*line, *(f"{values[*line, *column]:.3f}" for column in columns))
-        return table
+    def figures(self) -> Iterator[tuple[str, Table]]:
+        """A title and a table for the measurements of each kind, a line a subject."""
+        kinds: dict[Kind, list[Measurement]] = {}
+        for measurement in self.measurements:
+            quantity = measurement.quantity
+            kind = KINDS.get(quantity, Kind(quantity, "subject"))
+            kinds.setdefault(kind, []).append(measurement)
+        for kind, measurements in sorted(kinds.items()):
+            yield kind.title, _table(kind.subjects, measurements)
 
     def _cell(self, contract: str, implementation: str) -> Text:
         verdicts = [
@@ -165,6 +175,24 @@ class Recording:
         ratios = [verdict.error_ratio for verdict in verdicts if verdict.error_ratio is not None]
         ratio = f" {max(ratios):.2f}" if ratios else ""
         return Text(f"{status} {cases:,}{ratio}", style=STYLES.get(status, "red"))
+
+
+def _table(subjects: str, measurements: list[Measurement]) -> Table:
+    """A line a subject and implementation, a column a quantity and variant."""
+    columns = list(dict.fromkeys((m.quantity, m.variant) for m in measurements))
+    columns.sort(key=lambda column: column[0])
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in (subjects, "implementation"):
+        table.add_column(heading, no_wrap=True)
+    for quantity, variant in columns:
+        table.add_column(f"{quantity}\n{variant}", justify="right", no_wrap=True)
+    values = {
+        (m.subject, m.implementation, m.quantity, m.variant): f"{m.value:.3f}" for m in measurements
+    }
+    lines = {(subject, name) for subject, name, _, _ in values}
+    for line in sorted(lines, key=lambda line: (len(line[0]), *line)):  # 64 before 128
+        table.add_row(*line, *(values.get((*line, *column), "") for column in columns))
+    return table
 
 
 def attach(line: Verdict | Measurement) -> tuple[str, object]:

@@ -1,6 +1,7 @@
 """The one way a case meets an implementation: called under watch, twice, over different poisons."""
 
 import math
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
@@ -11,11 +12,11 @@ import torch
 
 from golden.model import Operation, Tensor, Value, Vector
 from kernels.catalog import Implementation, signatures
-from suites.cases import SPECIFICATIONS, Case, Results, number, real, to_golden, to_torch
+from suites.cases import SPECIFICATIONS, Bounds, Case, Results, number, real, to_golden, to_torch
 from suites.comparison import difference, error_ratio, same_bits
 from suites.verdicts import Nonconformance
 from suites.watch.interpreter import KernelFault, watched
-from suites.watch.memory import Placed, Poison, place, poisoned_allocations
+from suites.watch.memory import Placed, Poison, peak_allocation, place, poisoned_allocations
 
 
 class Runner:
@@ -46,11 +47,22 @@ class Runner:
         actual = self.call(case)
         if expected is None:
             expected = case.expected()
-        bounds = case.bounds(self.implementation.dot)
+        self.require_close(case, expected, actual, case.bounds(self.implementation.dot))
+        return actual
+
+    def require_close(
+        self,
+        case: Case,
+        expected: Results,
+        actual: Results,
+        bounds: Bounds,
+        statement: str = "",
+    ) -> None:
+        """Require results of calls, as ``case`` has them, to be within ``bounds`` of others."""
         found = difference(case.specification.results, expected, actual, bounds)
         if found is not None:
             raise Nonconformance(
-                found.statement,
+                f"{statement}: {found.statement}" if statement else found.statement,
                 case,
                 expected=expected,
                 actual=actual,
@@ -59,7 +71,6 @@ class Runner:
             )
         ratios = [self.error_ratio, error_ratio(expected, actual, bounds)]
         self.error_ratio = max((ratio for ratio in ratios if ratio is not None), default=None)
-        return actual
 
     def call(self, case: Case) -> Results:
         """The results, on the CPU: what the call returned, or its in-place buffer afterwards.
@@ -83,6 +94,17 @@ class Runner:
         self.cases += 1
         return low
 
+    def peak(self, case: Case) -> int:
+        """How many bytes a call holds at its peak, beside its inputs: what it returns included.
+
+        The call is one more, undisturbed by poison, after one that is watched and judged.
+        """
+        self.call(case)
+        function, _, arguments = self._prepare(case, Poison.LOW)
+        with peak_allocation(self.device) as peak:
+            function(*arguments)
+        return peak.bytes
+
     def require(self, case: Case, holds: bool, statement: str, actual: Results) -> None:
         """Raises Nonconformance, showing the results, unless the statement about them holds."""
         if not holds:
@@ -103,7 +125,7 @@ class Runner:
     def judge_vector(self, case: Case, vector: Vector) -> None:
         """Require the vector's expected value, or that the call is refused."""
         if vector.refusal is not None:
-            self.refuse(case)
+            self.refuse(case, case.at_fault(vector.refusal.argument))
         elif isinstance(vector.expected, tuple):
             self.judge(case, tuple(map(to_torch, vector.expected)))
         elif isinstance(vector.expected, Tensor):
@@ -111,29 +133,41 @@ class Runner:
         else:
             self.judge(case, case.results(vector.expected))
 
-    def refuse(self, case: Case) -> None:
-        """Require ValueError, and that nothing was written (R-W4)."""
-        if self.accepts(case):
+    def refuse(self, case: Case, naming: str | tuple[str, ...] = ()) -> None:
+        """Require ValueError, and that nothing was written (R-W4).
+
+        ``naming``: the argument at fault, which the message must name, or one of several.
+        """
+        refusal = self._refusal(case)
+        if refusal is None:
             raise Nonconformance("the call must be refused with ValueError; it was accepted", case)
+        names = (naming,) if isinstance(naming, str) else naming
+        if names and not any(re.search(rf"\b{name}\b", str(refusal)) for name in names):
+            raise Nonconformance(
+                f"the refusal must name {' or '.join(names)}; it says {_one_line(refusal)}", case
+            )
 
     def accepts(self, case: Case) -> bool:
         """Whether the call is let through. One that is refused is judged, and must write nothing.
 
         Raises Nonconformance when it is refused by another exception than ValueError.
         """
+        return self._refusal(case) is None
+
+    def _refusal(self, case: Case) -> ValueError | None:
         function, placed, arguments = self._prepare(case, Poison.LOW)
         try:
             with watched():
                 function(*arguments)
-        except ValueError:
+        except ValueError as refusal:
             self._require_unwritten(case, placed)
             self.cases += 1
-            return False
+            return refusal
         except (Exception, SystemExit) as error:
             raise Nonconformance(
                 f"the call must be refused with ValueError; it raised {_one_line(error)}", case
             ) from error
-        return True
+        return None
 
     def _call_once(self, case: Case, poison: Poison) -> Results:
         function, placed, arguments = self._prepare(case, poison)

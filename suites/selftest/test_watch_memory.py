@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from golden.model import Layout
-from suites.watch.memory import Placed, Poison, place, poisoned_allocations
+from suites.watch.memory import Placed, Poison, peak_allocation, place, poisoned_allocations
 
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+LAYOUTS: tuple[Layout, ...] = tuple(layout for layout in get_args(Layout) if layout != "wide")
 DTYPES = [torch.int32, torch.int64, torch.float32, torch.bfloat16, torch.bool]
 SHAPES = [(), (0,), (1,), (5,), (3, 4), (4, 0), (0, 4), (1, 1), (2, 3, 4)]
 
@@ -104,6 +104,29 @@ def test_strides(layout: Layout, of_1d: object, of_2d: object, of_3d: object) ->
         assert view.stride() == strides
         assert view.storage_offset() == (65 if layout == "offset" else 64)
         assert (view.data_ptr() % 16 == 0) == (layout != "offset")
+
+
+@pytest.mark.parametrize("poison", Poison)
+def test_wide_heads(poison: Poison) -> None:
+    """2**30 elements apart: nothing in between is written, or could be."""
+    values = sample((2, 3, 4), torch.float16)
+    placed = place(values, "wide", poison, "cpu")
+    assert placed.view.stride() == (4, 2**30, 1)
+    assert same(placed.view, values)
+    assert placed.damage() is None
+    for head in range(3):
+        around = placed.view.as_strided((136,), (1,), head * 2**30)
+        assert same(around[:64], torch.full((64,), poison.of(torch.float16)).half())
+        assert same(around[72:], torch.full((64,), poison.of(torch.float16)).half())
+    placed.view.as_strided((1,), (1,), 64 + 2**30 - 5).fill_(1)
+    assert placed.damage() == (
+        "1 element outside the view changed, the first in the gap after element (1, 0, 3)"
+    )
+    assert not placed.changed()
+    placed.view[1, 2, 3] = 1
+    assert placed.changed()
+    few = sample((3, 4), torch.float16)
+    assert place(few, "wide", poison, "cpu").view.stride() == (4, 1)  # no heads
 
 
 def test_broadcast_wants_slices_that_are_equal_bit_by_bit() -> None:
@@ -258,4 +281,68 @@ def test_afterwards_allocations_are_left_alone() -> None:
         assert len(_get_current_dispatch_mode_stack()) == 2
     with pytest.raises(ValueError, match="inside"), poisoned_allocations(Poison.HIGH):
         raise ValueError("inside")
+    assert not _get_current_dispatch_mode_stack()
+
+
+# --- how much is held ----------------------------------------------------------------------------
+
+CPU = torch.device("cpu")
+HELD: dict[str, tuple[Callable[[Tensor], object], int]] = {
+    "nothing": (lambda given: None, 0),
+    "a scalar": (lambda given: torch.zeros(()), 4),
+    "one after another": (lambda given: [torch.ones(100).sum().item() for _ in range(3)], 404),
+    "one beside another": (lambda given: [torch.ones(100) for _ in range(3)], 1200),
+    "the larger of two, apart": (lambda given: [torch.ones(n).numel() for n in (9, 5)], 36),
+    "views": (lambda given: [given[1:], given.T, given.view(-1), given.detach()], 0),
+    "views of a result": (lambda given: torch.ones(100)[::2].unsqueeze(0).expand(5, -1), 400),
+    "what is written in place": (lambda given: given.add_(1).mul_(2).zero_(), 0),
+    "what is written to an output": (lambda given: torch.add(given, 1, out=given), 0),
+    "temporaries": (lambda given: (given + 1) * 2 + 3, 2 * 48),
+    "several results": (lambda given: torch.sort(torch.ones(10)), 40 + 40 + 80),
+    "a smaller type": (lambda given: given.half(), 24),
+    "an expanded scalar": (lambda given: torch.zeros(1).expand(1000), 4),
+    "uninitialised memory": (lambda given: torch.empty_strided((10,), (3,)), 112),
+    "growth": (lambda given: torch.zeros(10).resize_(30), 120),
+    "another's storage": (lambda given: torch.empty(0).set_(given.untyped_storage()), 0),
+}
+
+
+@pytest.mark.parametrize("what", HELD)
+def test_the_peak_of_what_is_held(what: str) -> None:
+    (act, held), given = HELD[what], torch.zeros(3, 4)
+    with peak_allocation(CPU) as peak:
+        kept = act(given)
+    assert peak.bytes == held
+    del kept
+
+
+def test_a_view_keeps_what_it_shows() -> None:
+    with peak_allocation(CPU) as peak:
+        kept = torch.ones(100)[:1]
+        torch.ones(50)
+        assert peak.bytes == 600
+        del kept
+        torch.ones(120)
+        assert peak.bytes == 600
+        torch.ones(151)
+    assert peak.bytes == 604
+
+
+def test_what_came_before_is_not_held() -> None:
+    """Not even where nothing outside holds it any more."""
+    before = torch.ones(1000)
+    with peak_allocation(CPU) as peak:
+        view = before[1:]
+        del before
+        part = view[:10] + 1
+    assert peak.bytes == part.nbytes == 40
+
+
+def test_poison_is_not_counted() -> None:
+    with poisoned_allocations(Poison.LOW), peak_allocation(CPU) as peak:
+        torch.empty(100)
+    assert peak.bytes == 400
+    with peak_allocation(CPU) as peak, poisoned_allocations(Poison.LOW):
+        torch.empty(100)
+    assert peak.bytes == 400
     assert not _get_current_dispatch_mode_stack()

@@ -366,15 +366,17 @@ def estimate_cases(
     )
 
 
-def cases(operation: Operation, *, layouts: bool = False) -> st.SearchStrategy[Case]:
-    """Ordinary cases of any operation of the family."""
+def cases(
+    operation: Operation, *, spreads: Sequence[Spread] = MILD, layouts: bool = False
+) -> st.SearchStrategy[Case]:
+    """Cases of any operation of the family: ordinary ones, unless ``spreads`` says otherwise."""
     match operation:
         case "flat_group_gemm_fuse_reshape":
-            return score_cases(layouts=layouts)
+            return score_cases(spreads=spreads, layouts=layouts)
         case "merge_softmax_stats":
-            return merge_cases(layouts=layouts)
+            return merge_cases(spreads=spreads, layouts=layouts)
         case "find_blocks_chunked":
             return select_cases(layouts=layouts)
         case "xattn_estimate":
-            return estimate_cases(layouts=layouts)
-    return softmax_cases(operation, layouts=layouts)
+            return estimate_cases(spreads=spreads, layouts=layouts)
+    return softmax_cases(operation, spreads=spreads, layouts=layouts)

@@ -1,6 +1,10 @@
-"""The memory a call is given: poisoned where nobody wrote, guarded where nobody may write."""
+"""The memory a call is given: poisoned where nobody wrote, guarded where nobody may write.
+
+And the memory it takes.
+"""
 
 import enum
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,11 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from golden.model import Layout
 
 GUARD = 64  # elements on each side of a view, at the least; even, and a multiple of 16 bytes
 GAP = 3  # elements after each row of a padded view
+WIDE = 2**30  # elements from head to head of a wide view: twice that is past 31 bits
 
 
 class Poison(enum.Enum):
@@ -50,9 +56,9 @@ class Placed:
     """
 
     view: Tensor
-    _memory: Tensor  # the whole storage, 1-D
+    _memory: Tensor  # the whole storage, 1-D; of a wide view what is around each head, 2-D
     _before: Tensor  # its bits at placement, on the same device
-    _outside: Tensor  # bool, 1-D: which elements are none of the view's
+    _outside: Tensor  # bool, in its shape: which elements are none of the view's
 
     def changed(self) -> bool:
         """Whether an element of the view differs from its value at placement."""
@@ -64,7 +70,8 @@ class Placed:
         if not len(damaged):
             return None
         changed = "element" if len(damaged) == 1 else "elements"
-        first = self._whereabouts(int(damaged[0]))
+        place = zip(damaged[0].tolist(), self._memory.stride(), strict=True)
+        first = self._whereabouts(sum(index * stride for index, stride in place))
         return f"{len(damaged)} {changed} outside the view changed, the first {first}"
 
     def _differs(self) -> Tensor:
@@ -85,8 +92,9 @@ class Placed:
         before = [0] * self.view.dim()
         for dim in sorted(range(self.view.dim()), key=self.view.stride, reverse=True):
             if stride := self.view.stride(dim):
-                before[dim], rest = divmod(rest, stride)
-        if self.view.stride(-1) == 1:
+                before[dim] = min(rest // stride, self.view.shape[dim] - 1)
+                rest -= before[dim] * stride
+        if self.view.stride(-1) == 1 and self.view.stride(0) == max(self.view.stride()):
             return f"in the gap after row {before[0]}"
         return f"in the gap after element {tuple(before)}"
 
@@ -97,16 +105,22 @@ def place(values: Tensor, layout: Layout, poison: Poison, device: torch.device |
     There are at least 64 elements on each side. ``offset`` starts at an odd element, so that
     16-byte alignment is lost; ``padded`` leaves three elements after each row (each slice along
     the first dim); ``sliced`` takes every second element of a buffer twice as wide; ``transposed``
-    is column-major (of 1-D values: sliced); ``broadcast`` has stride 0 along the first dim. A
-    0-d tensor has no strides: beyond ``offset``, its layouts are one.
+    is column-major (of 1-D values: sliced); ``broadcast`` has stride 0 along the first dim;
+    ``wide`` has 2**30 elements from head to head, the second of three dims or more, and leaves all
+    memory between them untouched, so that it takes up none. A 0-d tensor has no strides: beyond
+    ``offset``, its layouts are one.
 
     Raises ValueError when ``broadcast`` is asked for and the slices along the first dim differ.
     """
     strides = _strides(tuple(values.shape), layout)
     start = GUARD + (layout == "offset")
     size = start + _extent(values.shape, strides) + GUARD
-    memory = torch.full((size,), poison.of(values.dtype), dtype=values.dtype, device=device)
+    memory = torch.empty(size, dtype=values.dtype, device=device)
     view = memory.as_strided(values.shape, strides, start)
+    if WIDE in strides and size > WIDE:
+        heads = values.shape[1]
+        memory = memory.as_strided((heads, size - (heads - 1) * WIDE), (WIDE, 1))
+    memory.fill_(poison.of(values.dtype))
     if layout != "broadcast" or not values.dim():
         view.copy_(values)
     elif len(values):
@@ -116,8 +130,10 @@ def place(values: Tensor, layout: Layout, poison: Poison, device: torch.device |
                 " differ; make them equal or choose another layout"
             )
         view[0].copy_(values[0])
-    outside = torch.ones(size, dtype=torch.bool, device=device)
-    outside[torch.arange(size, device=device).as_strided(values.shape, strides, start)] = False
+    outside = torch.ones(memory.shape, dtype=torch.bool, device=device)
+    within = [memory.shape[-1] if stride == WIDE else stride for stride in strides]
+    elements = torch.arange(outside.numel(), device=device).as_strided(values.shape, within, start)
+    outside.view(-1)[elements] = False
     return Placed(view, memory, _bits(memory).clone(), outside)
 
 
@@ -136,6 +152,11 @@ def _strides(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
             return tuple(2 * stride for stride in dense)
         case "broadcast":
             return (0, *dense[1:])
+        case "wide" if len(shape) > 2:
+            first, *rest = _dense((shape[0], *shape[2:]))
+            return (first, WIDE, *rest)
+        case "wide":
+            return dense
 
 
 def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -205,3 +226,74 @@ class _Poisoning(TorchDispatchMode):  # type: ignore[no-untyped-call]
         size = tensor.element_size()
         storage = tensor.as_strided((tensor.untyped_storage().nbytes() // size,), (1,), 0)
         storage[-(-held // size) :].fill_(self._poison.of(tensor.dtype))
+
+
+# --- how much an implementation holds ------------------------------------------------------------
+
+
+@dataclass
+class Peak:
+    """``bytes``: the most that was held at one time so far."""
+
+    bytes: int = 0
+
+
+@contextmanager
+def peak_allocation(device: torch.device) -> Iterator[Peak]:
+    """The most memory held at one time, on ``device``, of what is allocated inside.
+
+    By the allocator of a GPU, which rounds up. On a CPU by the storages that torch operations hand
+    out, so that what an operation takes for itself, or a library other than torch, is not counted.
+    """
+    peak = Peak()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        yield peak
+        torch.cuda.synchronize(device)
+        peak.bytes = torch.cuda.max_memory_allocated(device) - before
+        return
+    with _Counting(peak):
+        yield peak
+
+
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts every storage from the operation that returns it until it is freed."""
+
+    def __init__(self, peak: Peak) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._peak = peak
+        self._held: dict[int, int] = {}  # bytes by the address of a storage's record
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        result = func(*args, **kwargs)
+        for storage in _storages(result):
+            key = storage._cdata
+            if key not in self._held:
+                if key in given:  # a view of what was there before
+                    continue
+                weakref.finalize(storage, self._held.pop, key)
+            self._held[key] = storage.nbytes()  # again, for it may have been resized
+        self._peak.bytes = max(self._peak.bytes, sum(self._held.values()))
+        return result
+
+
+def _storages(values: Any) -> list[Any]:
+    """The storages among the arguments or results of an operation, on the CPU."""
+    leaves = (
+        leaf.untyped_storage() if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(values)
+    )
+    return [
+        leaf
+        for leaf in leaves
+        if isinstance(leaf, torch.UntypedStorage) and leaf.device.type == "cpu"
+    ]

@@ -44,7 +44,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float16)
 @contract("xattention.bounds.derived", "xattention.select.threshold")
 @pytest.mark.parametrize(
     ("head", "dtype"),
-    enumerate(DTYPES),
+    list(enumerate(DTYPES)),
     ids=[f"layer {layer} head {head}" for layer, head in STATES.labels],
 )
 def test_a_head_of_a_model(implementation: Runner, head: int, dtype: torch.dtype) -> None:
