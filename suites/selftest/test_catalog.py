@@ -1,5 +1,6 @@
 """From the name given to ``--impl`` to an implementation, or to one line of what is wrong."""
 
+import math
 import sys
 from pathlib import Path
 
@@ -48,14 +49,28 @@ MISTAKES = {
         "topology_witness_indices(context_lens, learned_indices, num_segments) has another "
         "signature",
     ),
+    "base_ten": (
+        f"{INDICES.format(more='')}\nEXPONENT_BASE = 10",
+        "EXPONENT_BASE is 10; set it to 2 or 2.718281828459045, or leave it out",
+    ),
+    "base_by_name": (
+        f"{INDICES.format(more='')}\nEXPONENT_BASE = 'two\\nor e'",
+        "EXPONENT_BASE is 'two\\nor e'; set it to 2 or 2.718281828459045, or leave it out",
+    ),
+    "eight_bits": (
+        f"{INDICES.format(more='')}\nDOT = 'fp8'",
+        "DOT is 'fp8'; set it to 'ieee' or 'tf32', or leave it out",
+    ),
 }
 
 
-def load(name: str, source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def load(
+    name: str, source: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> catalog.Implementation:
     (folder / f"{name}.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, name, raising=False)
-    catalog.load(name)
+    return catalog.load(name)
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -74,6 +89,23 @@ def test_further_parameters_need_defaults(
     more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load("usable", INDICES.format(more=more), tmp_path, monkeypatch)
+
+
+def test_what_a_module_may_declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = INDICES.format(more="")
+    plain = load("plain_module", source, tmp_path, monkeypatch)
+    assert (plain.exponent_base, plain.dot, plain.kernels) == (math.e, "ieee", {})
+    declarations = """
+EXPONENT_BASE = 2
+DOT = "tf32"
+KERNELS = {"topology_witness_indices": "witness_kernel"}"""
+    declared = load("declares", source + declarations, tmp_path, monkeypatch)
+    assert (declared.exponent_base, declared.dot) == (2, "tf32")
+    assert declared.kernels == {"topology_witness_indices": "witness_kernel"}
+    natural = load(
+        "natural", f"{source}\nimport math\nEXPONENT_BASE = math.e", tmp_path, monkeypatch
+    )
+    assert natural.exponent_base == math.e
 
 
 @pytest.mark.parametrize("name", ["torch", "triton"])

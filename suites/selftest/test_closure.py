@@ -8,26 +8,31 @@ from pathlib import Path
 import pytest
 
 from golden import files
+from suites.cases import ESTIMATE
 
 ROOT = Path(__file__).parent.parent.parent
 
-# A plug-in that writes down which contracts each collected test names.
+# A plug-in that writes down which contracts each collected test names, and what it calls.
 COLLECTOR = """
 import json, os
+from suites.plugin import operations_of
 
 def pytest_collection_finish(session):
-    found = {
+    contracts = {
         item.nodeid: [id_ for mark in item.iter_markers("contract") for id_ in mark.args]
         for item in session.items
     }
+    called = {item.nodeid: sorted(operations_of(item)) for item in session.items}
     with open(os.environ["COLLECTED"], "w") as file:
-        json.dump(found, file)
+        json.dump([contracts, called], file)
 """
+
+ByTest = dict[str, list[str]]  # by node id
 
 
 @pytest.fixture(scope="module")
-def collected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """The contracts named by every test of the main job, by node id."""
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[ByTest, ByTest]:
+    """Of every test of the main job the contracts that it names and the operations it calls."""
     folder = tmp_path_factory.mktemp("collector")
     (folder / "collector.py").write_text(COLLECTOR, encoding="utf-8")
     out = folder / "collected.json"
@@ -39,16 +44,22 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         capture_output=True,
         timeout=120,
     )
-    found: dict[str, list[str]] = json.loads(out.read_text())
-    return found
+    contracts, called = json.loads(out.read_text())
+    return contracts, called
 
 
-def test_every_contract_is_tested(collected: dict[str, list[str]]) -> None:
+@pytest.fixture(scope="module")
+def collected(found: tuple[ByTest, ByTest]) -> ByTest:
+    """The contracts named by every test of the main job."""
+    return found[0]
+
+
+def test_every_contract_is_tested(collected: ByTest) -> None:
     tested = {id_ for ids in collected.values() for id_ in ids}
     assert contracts() == tested
 
 
-def test_every_contract_is_tested_on_generated_cases(collected: dict[str, list[str]]) -> None:
+def test_every_contract_is_tested_on_generated_cases(collected: ByTest) -> None:
     """A vector alone is a few points; a property or a comparison with the oracle is behind each."""
     generated = {
         id_ for test, ids in collected.items() if "test_golden.py" not in test for id_ in ids
@@ -68,5 +79,35 @@ def contracts() -> set[str]:
 ONLY_VECTORS = {"witness.fallback.length-read-as-one"}
 
 
-def test_every_test_of_the_main_job_names_a_contract(collected: dict[str, list[str]]) -> None:
+def test_every_test_of_the_main_job_names_a_contract(collected: ByTest) -> None:
     assert not [test for test, ids in collected.items() if not ids]
+
+
+def test_every_test_of_the_main_job_says_what_it_calls(found: tuple[ByTest, ByTest]) -> None:
+    """By it the plug-in knows whom to ask."""
+    _, called = found
+    assert not [test for test, operations in called.items() if not operations]
+
+
+def test_a_test_calls_an_operation_that_each_of_its_contracts_is_about(
+    found: tuple[ByTest, ByTest],
+) -> None:
+    known = files.load_contracts()
+    unrelated = [
+        (test, id_)
+        for test, ids in found[0].items()
+        for id_ in ids
+        if not {*known[id_].operations} & {*found[1][test]}
+    ]
+    assert not unrelated
+
+
+# Of the estimate, but shown through other operations: an implementation that has nothing else is
+# not asked.
+NOT_BY_ESTIMATES_ALONE: set[str] = set()
+
+
+def test_an_implementation_that_only_estimates_is_held_to_all_about_it(collected: ByTest) -> None:
+    asked = {id_ for test, ids in collected.items() if "[triton_streaming" in test for id_ in ids}
+    about = {id_ for id_, each in files.load_contracts().items() if ESTIMATE in each.operations}
+    assert about - asked == NOT_BY_ESTIMATES_ALONE

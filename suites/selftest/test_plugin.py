@@ -7,12 +7,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jsonschema
 import msgspec
 import pytest
+import torch
 
+from golden import files
 from golden.record import Footer, Header, Verdict
+from kernels import catalog
+from suites import plugin
+from suites.runner import ORACLE
 from suites.selftest.whole_runs import ROOT, record_of, run_pytest
 
 USAGE = 4
@@ -264,3 +271,68 @@ def test_a_golden_file_with_a_wrong_type_is_a_usage_error(tmp_path: Path) -> Non
     assert len(said) == 1, said
     assert said[0].startswith("ERROR: golden/witness/segment_of.json: ")
     assert said[0].endswith("compare with golden/schema/vectors.json")
+
+
+# --- who is asked for what -----------------------------------------------------------------------
+
+SELECT, MERGE, ESTIMATE = "find_blocks_chunked", "merge_softmax_stats", "xattn_estimate"
+WITNESS, MEASURE = "topology_witness_indices", "segment_of"
+
+
+def implementation(name: str, *operations: str) -> catalog.Implementation:
+    return catalog.Implementation(name, {operation: lambda: None for operation in operations})
+
+
+PARTIAL = implementation("triton_streaming", ESTIMATE)  # a built-in one
+OWN = implementation("mine", SELECT)
+MEASURES = implementation("mine", MEASURE)
+
+# Who is tested, what else is, what a test calls, and whether it is collected.
+ASKED: dict[str, tuple[catalog.Implementation, list[catalog.Implementation], set[str], bool]] = {
+    "a built-in one for what it has": (PARTIAL, [], {ESTIMATE}, True),
+    "a built-in one for what it lacks": (PARTIAL, [], {SELECT}, False),
+    "a built-in one for part of what a test calls": (PARTIAL, [], {SELECT, ESTIMATE}, False),
+    "a user's for what it has": (OWN, [], {SELECT}, True),
+    "a user's for another operation of the kernels": (OWN, [], {MERGE}, True),
+    "a user's for what it has and another": (OWN, [], {SELECT, ESTIMATE}, True),
+    "a user's for another family": (OWN, [], {WITNESS}, False),
+    "a user's for measures": (OWN, [], {MEASURE}, False),
+    "a user's measures for kernels": (MEASURES, [], {WITNESS}, False),
+    "a user's measures for another": (MEASURES, [], {"random_null"}, True),
+    "the oracle for what another has": (ORACLE, [PARTIAL], {ESTIMATE}, True),
+    "the oracle for another operation of the family": (ORACLE, [PARTIAL], {MERGE}, True),
+    "the oracle for a family that nobody has": (ORACLE, [PARTIAL], {WITNESS, MEASURE}, False),
+    "the oracle for a family that one has": (ORACLE, [PARTIAL, MEASURES], {WITNESS}, True),
+    "anyone for a test that calls nothing": (PARTIAL, [], set(), True),
+}
+
+
+def item(parameters: dict[str, Any], called: set[str]) -> Any:
+    marks = [pytest.mark.operations(*called).mark] if called else []
+    return SimpleNamespace(
+        callspec=SimpleNamespace(params=parameters),
+        iter_markers=lambda name: [mark for mark in marks if mark.name == name],
+    )
+
+
+@pytest.mark.parametrize("who", ASKED)
+def test_who_is_asked(who: str) -> None:
+    tested, others, called, asked = ASKED[who]
+    implementations = [each for each in (tested, *others) if each is not ORACLE]
+    state = plugin.State(implementations, torch.device("cpu"), 0, files.load_contracts(), None)
+    assert plugin._asked(item({"implementation_or_oracle": tested}, called), state) is asked
+
+
+def test_a_test_that_is_about_no_implementation_is_always_collected() -> None:
+    state = plugin.State([], torch.device("cpu"), 0, files.load_contracts(), None)
+    assert plugin._asked(item({}, {SELECT}), state)
+
+
+def test_what_a_test_calls() -> None:
+    """A parameter says so, a case, the file that is replayed; else the marker."""
+    case = SimpleNamespace(operation=MERGE)
+    assert plugin.operations_of(item({"case": case}, set())) == {MERGE}
+    assert plugin.operations_of(item({"operation": SELECT}, set())) == {SELECT}
+    assert plugin.operations_of(item({"replayed": (ESTIMATE, None)}, set())) == {ESTIMATE}
+    assert plugin.operations_of(item({}, {SELECT, MERGE})) == {SELECT, MERGE}
+    assert plugin.operations_of(item({}, set())) == set()

@@ -161,10 +161,10 @@ def softmax_cases(
 ) -> Case:
     """One of ``SOFTMAX``.
 
-    ``causal`` None: either. ``aligned``: offsets in whole blocks and segments of whole blocks;
-    otherwise any. ``empty``: a row may see no key, and statistics may be those of such a row.
-    ``padded``: the last rows may be padding. For the block sums' sake lengths are whole blocks:
-    ``blocks`` says of what size, ``k_blocks`` how many of keys.
+    ``causal`` None: either. ``aligned``: offsets in whole blocks, and segments of whole blocks that
+    divide the keys; otherwise any. ``empty``: a row may see no key, and statistics may be those of
+    such a row. ``padded``: the last rows may be padding. For the block sums' sake lengths are whole
+    blocks: ``blocks`` says of what size, ``k_blocks`` how many of keys.
     """
     element_type = draw(st.just(dtype) if dtype else dtypes, label="dtype")
     block = draw(blocks, label="block")
@@ -181,7 +181,9 @@ def softmax_cases(
     offset = step * draw(st.integers(0, furthest), label="kv_offset / step")
     if operation == ONE_PASS:
         offset = 0
-    segments = [block * n for n in (1, 2, 4, 16)] if aligned else [1, 2, 3, 5, 7, 8, 1000]
+    count = shape[3] // block
+    dividing = [block * n for n in range(1, count + 1) if count % n == 0]
+    segments = dividing if aligned else [1, 2, 3, 5, 7, 8, 1000]
     inputs: dict[str, Value] = {
         "attn_weights_slice": draw(scores(element_type, shape, spreads, layouts=layouts)),
         "reshaped_block_size": block,

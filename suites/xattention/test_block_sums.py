@@ -86,12 +86,13 @@ def _future(case: Case) -> NDArray[np.bool_]:
 @contract("xattention.block-sum.future-zero")
 @pytest.mark.parametrize("operation", [*BLOCK_SUMS, ESTIMATE])
 @given(data=st.data())
-@settings(max_examples=10)
+@settings(max_examples=8)
 def test_blocks_after_their_rows_have_no_mass(
     implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
 ) -> None:
     if operation == ESTIMATE:
         cases = estimate_cases(causal=True, whole=True)
+        cases = cases.map(lambda case: case.changed(chunk_size=100 * case.number("block_size")))
     else:
         cases = softmax_cases(operation, causal=True)
     case = data.draw(cases.filter(lambda case: bool(_future(case).any())))

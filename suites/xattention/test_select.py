@@ -62,7 +62,7 @@ def _of_first_entry(case: Case) -> Case:
 @contract("xattention.select.threshold")
 @operations(SELECT)
 @given(case=causal)
-@settings(max_examples=40)
+@settings(max_examples=30)
 def test_a_block_is_selected_while_the_mass_before_it_is_below_the_threshold(
     implementation_or_oracle: Runner, case: Case
 ) -> None:
