@@ -76,7 +76,12 @@ def even_shares(case: Case) -> Results:
 
 @st.composite
 def even_cases(
-    draw: st.DrawFn, whole: Whole, *, causal: bool | None = None, score: float = 0.0
+    draw: st.DrawFn,
+    whole: Whole,
+    *,
+    causal: bool | None = None,
+    score: float = 0.0,
+    norm: float = 1.0,
 ) -> Case:
     """Equal scores, of the sign of ``score``; lengths are of so many whole blocks or positions."""
     dtype: FloatType = draw(dtypes, label="dtype")
@@ -92,7 +97,8 @@ def even_cases(
     queries = torch.ones(1, 1, q_len, 2, dtype=getattr(torch, dtype))
     keys = torch.full((1, 1, q_len + longer * block, 2), score, dtype=queries.dtype)
     chunk = block * draw(st.sampled_from(CHUNKS), label="chunk / block")
-    return _case(queries, keys, block, stride, chunk_size=chunk, causal=is_causal)
+    more: dict[str, Value] = {"norm": real(norm), "chunk_size": chunk, "causal": is_causal}
+    return _case(queries, keys, block, stride, **more)
 
 
 def require_as_close(
@@ -284,14 +290,14 @@ def test_chunks_of_a_long_estimate(implementation: Runner) -> None:
 
 @contract("xattention.padding.keys")
 @operations(ESTIMATE)
-@pytest.mark.parametrize("score", [0.0, -8.0])
+@pytest.mark.parametrize(("score", "norm"), [(0.0, 1.0), (-8.0, 1.0), (-8.0, 1e60)])
 @given(data=st.data())
 @settings(max_examples=8)
 def test_padded_keys_take_no_mass(
-    implementation_or_oracle: Runner, score: float, data: st.DataObject
+    implementation_or_oracle: Runner, score: float, norm: float, data: st.DataObject
 ) -> None:
-    """Neither beside keys that score as zeros do nor beside ones that zeros would outweigh."""
-    case = data.draw(even_cases("positions", score=score))
+    """Beside keys that score as zeros do, ones that zeros would outweigh, and a scale that is 0."""
+    case = data.draw(even_cases("positions", score=score, norm=norm))
     implementation_or_oracle.judge(case, even_shares(case))
 
 
