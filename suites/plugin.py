@@ -213,9 +213,10 @@ def _asked(item: pytest.Item, state: State) -> bool:
         return True
     exported = {*tested.operations}
     if tested is ORACLE:
-        contracts = [c for c in state.contracts.values() if called & {*c.operations}]
-        family = {operation for contract in contracts for operation in contract.operations}
-        return any(family & {*other.operations} for other in state.implementations)
+        contracts = state.contracts.values()
+        families = {contract.family for contract in contracts if called & {*contract.operations}}
+        theirs = {o for each in contracts if each.family in families for o in each.operations}
+        return any(theirs & {*other.operations} for other in state.implementations)
     if tested.name in catalog.BUILT_IN:
         return called <= exported
     asked = [{*catalog.operations(protocol)} for protocol in catalog.KERNELS + catalog.MEASURES]

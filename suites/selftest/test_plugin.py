@@ -286,6 +286,7 @@ def implementation(name: str, *operations: str) -> catalog.Implementation:
 PARTIAL = implementation("triton_streaming", ESTIMATE)  # a built-in one
 OWN = implementation("mine", SELECT)
 MEASURES = implementation("mine", MEASURE)
+KERNEL = implementation("mine", WITNESS)
 
 # Who is tested, what else is, what a test calls, and whether it is collected.
 ASKED: dict[str, tuple[catalog.Implementation, list[catalog.Implementation], set[str], bool]] = {
@@ -303,6 +304,7 @@ ASKED: dict[str, tuple[catalog.Implementation, list[catalog.Implementation], set
     "the oracle for another operation of the family": (ORACLE, [PARTIAL], {MERGE}, True),
     "the oracle for a family that nobody has": (ORACLE, [PARTIAL], {WITNESS, MEASURE}, False),
     "the oracle for a family that one has": (ORACLE, [PARTIAL, MEASURES], {WITNESS}, True),
+    "the oracle for measures where kernels are": (ORACLE, [KERNEL], {MEASURE}, True),
     "anyone for a test that calls nothing": (PARTIAL, [], set(), True),
 }
 
