@@ -204,7 +204,7 @@ class Case:
             *(
                 name
                 for name in ("chunk_start", "kv_offset")
-                if any(self.inputs.get(name, 0) % size for size in sizes)  # type: ignore[operator]
+                if any(size and self.inputs.get(name, 0) % size for size in sizes)  # type: ignore[operator]
             ),
         )
 

@@ -76,8 +76,10 @@ def agree(
         equal |= actual.isnan() & expected.isnan()
     if bound is None:
         return equal
-    # An infinite bound means that the type's range may be passed; it excuses no NaN.
+    # An infinite bound means that the type's range may be passed; it excuses no NaN, and not the
+    # other infinity.
     close = (actual.double() - expected.double()).abs() <= bound
+    close &= ~(actual.isinf() & expected.isinf())
     return equal | close | ((bound == ANY_FINITE) & actual.isfinite())
 
 

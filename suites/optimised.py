@@ -14,8 +14,7 @@ from kernels import catalog
 from suites.cases import Case, Results
 from suites.runner import Runner
 from suites.verdicts import Nonconformance
-from suites.watch.interpreter import fold_reductions
-from suites.watch.patching import patch_language_once
+from suites.watch.patching import mend_interpreter
 
 Outcome = Results | str  # what a call gave, or what became of it instead
 
@@ -42,8 +41,7 @@ def _outcomes(name: str, device: str, cases: Sequence[Case]) -> list[Outcome]:
     if __debug__:
         raise RuntimeError("this interpreter does not run with -O")
     if torch.device(device).type == "cpu":
-        fold_reductions()
-        patch_language_once()
+        mend_interpreter()
     runner = Runner(catalog.load(name), torch.device(device))
     return [outcome(runner, case) for case in cases]
 

@@ -20,8 +20,7 @@ from suites import recording as record
 from suites.explain import explain
 from suites.runner import ORACLE, Runner
 from suites.verdicts import Nonconformance, Status
-from suites.watch.interpreter import fold_reductions
-from suites.watch.patching import mend_arithmetic, patch_language_once
+from suites.watch.patching import mend_interpreter
 
 ROOT: Final = Path(__file__).parent.parent
 REPLAY: Final = ROOT / "suites" / "test_replay.py"
@@ -94,9 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.args = [str(REPLAY)]
     _configure_hypothesis(config)
     if device.type == "cpu":
-        fold_reductions()
-        patch_language_once()
-        mend_arithmetic()
+        mend_interpreter()
 
 
 def _device(name: str) -> torch.device:

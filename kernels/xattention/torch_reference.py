@@ -1,7 +1,8 @@
 """XAttention in vectorised torch, on any device: no loop but over the stride and over chunks.
 
-Everything is computed in fp32, or in fp64 where the inputs are fp64, which is how this stands in
-for the oracle on shapes that are too large for it. Results are rounded once, to their own dtype.
+Everything is computed in fp32, and results are rounded once, to their own dtype. With
+``dtypes=DEPUTY`` an operation takes fp64 and computes in it: so it stands in for the oracle on
+shapes that are too large for that.
 Scores are always complete: ``is_causal`` skips nothing, so they suit any consumer (R-X20).
 Operations as `kernels.api.XAttentionKernels` describes them.
 """
@@ -15,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kernels.xattention import refusals
-from kernels.xattention.refusals import statistics_dtype
+from kernels.xattention.refusals import Dtypes, statistics_dtype
 
-DTYPES: Final = (*refusals.DTYPES, torch.float64)
+DEPUTY: Final = (torch.float64,)
 
 
 def flat_group_gemm_fuse_reshape(
@@ -28,9 +29,11 @@ def flat_group_gemm_fuse_reshape(
     chunk_end: int,
     is_causal: bool = True,
     out_dtype: torch.dtype | None = None,
+    *,
+    dtypes: Dtypes = refusals.DTYPES,
 ) -> Tensor:
     refusals.check_scores(
-        query_states, key_states, stride, chunk_start, chunk_end, out_dtype, DTYPES
+        query_states, key_states, stride, chunk_start, chunk_end, out_dtype, dtypes
     )
     scores = _scores(query_states, key_states, stride)
     return scores.to(query_states.dtype if out_dtype is None else out_dtype)
@@ -62,6 +65,8 @@ def softmax_fuse_block_sum(
     real_q_len: int,
     scale: float,
     is_causal: bool = True,
+    *,
+    dtypes: Dtypes = refusals.DTYPES,
 ) -> Tensor:
     refusals.check_softmax(
         attn_weights_slice,
@@ -69,7 +74,7 @@ def softmax_fuse_block_sum(
         segment_size,
         scale,
         chunk_start,
-        dtypes=DTYPES,
+        dtypes=dtypes,
     )
     refusals.check_blocks(attn_weights_slice, reshaped_block_size, real_q_len)
     refusals.check_one_pass(attn_weights_slice, chunk_start, chunk_end)
@@ -86,6 +91,8 @@ def softmax_compute_partial_stats(
     chunk_start: int = 0,
     kv_offset: int = 0,
     is_causal: bool = False,
+    *,
+    dtypes: Dtypes = refusals.DTYPES,
 ) -> tuple[Tensor, Tensor]:
     refusals.check_softmax(
         attn_weights_slice,
@@ -94,7 +101,7 @@ def softmax_compute_partial_stats(
         scale,
         chunk_start,
         kv_offset,
-        DTYPES,
+        dtypes,
     )
     x, _ = _logits(attn_weights_slice, scale, chunk_start - kv_offset, is_causal)
     return _statistics(x)
@@ -135,9 +142,16 @@ def _block_sums(
 
 
 def merge_softmax_stats(
-    m_chunks: Sequence[Tensor], l_chunks: Sequence[Tensor]
+    m_chunks: Sequence[Tensor],
+    l_chunks: Sequence[Tensor],
+    *,
+    dtypes: Dtypes = refusals.DTYPES,
 ) -> tuple[Tensor, Tensor]:
-    refusals.check_chunks(m_chunks, l_chunks, (torch.float32, torch.float64))
+    refusals.check_chunks(m_chunks, l_chunks, [statistics_dtype(dtype) for dtype in dtypes])
+    return _merged(m_chunks, l_chunks)
+
+
+def _merged(m_chunks: Sequence[Tensor], l_chunks: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     m = torch.stack(list(m_chunks))
     m_global = m.amax(0)
     l_global = (torch.stack(list(l_chunks)) * (m - _finite(m_global)).exp()).sum(0)
@@ -155,6 +169,8 @@ def softmax_normalize_and_block_sum(
     scale: float,
     kv_offset: int = 0,
     is_causal: bool = False,
+    *,
+    dtypes: Dtypes = refusals.DTYPES,
 ) -> Tensor:
     refusals.check_softmax(
         attn_weights_slice,
@@ -163,7 +179,7 @@ def softmax_normalize_and_block_sum(
         scale,
         chunk_start,
         kv_offset,
-        DTYPES,
+        dtypes,
     )
     refusals.check_blocks(attn_weights_slice, reshaped_block_size, real_q_len)
     refusals.check_statistics(attn_weights_slice, m_global, l_global)
@@ -182,10 +198,12 @@ def find_blocks_chunked(
     decoding: bool = False,
     mode: str = "prefill",
     causal: bool = True,
+    *,
+    dtypes: Dtypes = refusals.DTYPES,
 ) -> Tensor:
     """A row with a NaN among its visible sums selects every visible block."""
     refusals.check_selection(
-        input_tensor, current_index, threshold, num_to_choose, decoding, mode, causal, DTYPES
+        input_tensor, current_index, threshold, num_to_choose, decoding, mode, causal, dtypes
     )
     q_blocks, k_blocks = input_tensor.shape[2:]
     block = torch.arange(k_blocks, device=input_tensor.device)
@@ -214,10 +232,12 @@ def xattn_estimate(
     threshold: float = 0.9,
     chunk_size: int = 16384,
     causal: bool = True,
+    *,
+    dtypes: Dtypes = refusals.DTYPES,
 ) -> tuple[Tensor, Tensor]:
     """Scores are kept in fp32 (or fp64), whatever the queries; block sums take their dtype."""
     refusals.check_estimate(
-        query_states, key_states, block_size, stride, norm, threshold, chunk_size, causal, DTYPES
+        query_states, key_states, block_size, stride, norm, threshold, chunk_size, causal, dtypes
     )
     (batch, heads, q_len, _), k_len = query_states.shape, key_states.shape[2]
     q_blocks, k_blocks = math.ceil(q_len / block_size), math.ceil(k_len / block_size)
@@ -237,7 +257,8 @@ def xattn_estimate(
         rows = block_sums[:, :, q_start // block_size : (q_start + chunk_size) // block_size]
         rows[...] = _three_stages(logits, block_size // stride, origin + q_start // stride, causal)
     current_index = k_blocks - q_blocks if causal else 0
-    return block_sums, find_blocks_chunked(block_sums, current_index, threshold, causal=causal)
+    mask = find_blocks_chunked(block_sums, current_index, threshold, causal=causal, dtypes=dtypes)
+    return block_sums, mask
 
 
 def _whole_blocks(x: Tensor, block_size: int) -> Tensor:
@@ -250,16 +271,19 @@ def _three_stages(
     logits: Mapping[int, Tensor], block_size: int, chunk_start: int, causal: bool
 ) -> Tensor:
     """The block sums of a chunk of queries, from its logits by the offset of their keys."""
-    sizes = (block_size, block_size)  # the segment is a hint that nothing here takes
     statistics = [
-        softmax_compute_partial_stats(x, *sizes, 1.0, chunk_start, kv_offset, causal)
+        _statistics(_logits(x, 1.0, chunk_start - kv_offset, causal)[0])
         for kv_offset, x in logits.items()
     ]
-    m_global, l_global = merge_softmax_stats(*zip(*statistics, strict=True))
-    real_q_len = chunk_start + m_global.shape[2]  # padded rows see no key of weight
+    m_global, l_global = _merged(*zip(*statistics, strict=True))
+    real_rows = m_global.shape[2]  # padded rows see no key of weight
     sums = [
-        softmax_normalize_and_block_sum(
-            x, m_global, l_global, *sizes, chunk_start, real_q_len, 1.0, kv_offset, causal
+        _block_sums(
+            *_logits(x, 1.0, chunk_start - kv_offset, causal),
+            m_global,
+            l_global,
+            block_size,
+            real_rows,
         )
         for kv_offset, x in logits.items()
     ]

@@ -38,6 +38,7 @@ ELEMENTS: dict[str, tuple[float, float, float, bool]] = {
     "the other infinity": (INF, -INF, 1e30, False),
     "an infinity for a number": (1.0, INF, 1e30, False),
     "an infinity where the range may be passed": (3e38, INF, INF, True),
+    "the other infinity where the range may be passed": (INF, -INF, INF, False),
     "a number where the range may be passed": (INF, 3e38, INF, True),
     "a number for an infinity": (INF, 3e38, 1e30, False),
     "an infinity where any finite number may be": (1.0, INF, ANY_FINITE, False),

@@ -108,11 +108,11 @@ def test_estimate_of_garbage(module: ModuleType) -> None:
 
 
 def test_estimate_in_float64() -> None:
-    """The reference stands in for the oracle where it is given fp64."""
+    """The deputy of the oracle."""
     q, k = randn(1, 1, 24, 8).double(), randn(1, 1, 24, 8, seed=1).double()
     queries, keys = (x.reshape(1, 1, 12, 2, 8) for x in (q, k))
     x = torch.einsum("bhisd,bhjsd->bhij", queries.flip(3), keys) / (math.sqrt(8) * 2)
     weights = x.masked_fill(torch.ones(12, 12, dtype=torch.bool).triu(1), -INF).softmax(-1)
-    sums, _ = call(torch_reference, "xattn_estimate", q, k, 4, 2)
+    sums, _ = call(torch_reference, "xattn_estimate", q, k, 4, 2, dtypes=torch_reference.DEPUTY)
     expected = weights.reshape(1, 1, 6, 2, 6, 2).sum((3, 5))
     assert torch.allclose(sums, expected, rtol=1e-14, atol=0)

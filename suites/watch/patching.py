@@ -9,6 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from suites.watch.interpreter import fold_reductions
+
+
+def mend_interpreter() -> None:
+    """All that follows, and reductions by vectors. May be called any number of times."""
+    fold_reductions()
+    patch_language_once()
+    mend_arithmetic()
+
+
 # --- the language --------------------------------------------------------------------------------
 
 
