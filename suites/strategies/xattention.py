@@ -344,9 +344,9 @@ def estimate_cases(
     stride = draw(st.sampled_from([2, 1, 4]), label="stride")
     block = stride * draw(st.integers(1, 3), label="positions a block")
     is_causal = draw(st.booleans(), label="causal") if causal is None else causal
-    blocks = draw(st.integers(1, 3), label="q_blocks")
+    blocks = draw(st.integers(1, 2), label="q_blocks")
     q_len = block * blocks if whole else draw(st.integers(1, block * blocks), label="q_len")
-    k_len = q_len + block * draw(st.integers(0, 3), label="more k_blocks")
+    k_len = q_len + block * draw(st.integers(0, 2), label="more k_blocks")
     shape = (draw(few), draw(few))
     head_dim = draw(st.sampled_from([2, 1, 3, 8]), label="head_dim")
     states = [
