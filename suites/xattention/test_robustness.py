@@ -42,7 +42,7 @@ from suites.strategies.xattention import (
 NAN, INF = math.nan, math.inf
 
 every_operation = pytest.mark.parametrize("operation", OPERATIONS)
-few = settings(max_examples=6)
+few = settings(max_examples=5)
 very_few = settings(max_examples=2)
 
 
@@ -95,7 +95,7 @@ def tokens_a_row(case: Case) -> int:
 @contract("xattention.rows.independent")
 @every_operation
 @given(data=st.data())
-@settings(max_examples=8)
+@settings(max_examples=6)
 def test_what_other_rows_hold_does_not_matter(
     implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
 ) -> None:
@@ -209,7 +209,7 @@ STRIDED: tuple[Layout, ...] = ("transposed", "sliced", "padded", "broadcast", "o
 @contract("xattention.addressing.strides")
 @every_operation
 @given(data=st.data())
-@settings(max_examples=8)
+@settings(max_examples=6)
 def test_strides_do_not_matter(
     implementation: Runner, operation: Operation, data: st.DataObject
 ) -> None:
