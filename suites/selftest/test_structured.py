@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.xattention.torch_reference import xattn_estimate
+from kernels.xattention.torch_reference import DEPUTY, xattn_estimate
 from suites.strategies.structured import (
     FAR,
     NEAR,
@@ -45,7 +45,9 @@ def attention(*structures: Structure) -> Tensor:
 def mass(stride: int, *structures: Structure, causal: bool = False) -> Tensor:
     """The mean mass of the tokens (stride 1) or positions of a query block on each key block."""
     pair = states(*structures, length=LENGTH, head_dim=HEAD_DIM, heads=2, dtype=torch.float64)
-    sums, _ = xattn_estimate(*pair, BLOCK, stride, chunk_size=4 * BLOCK, causal=causal)
+    sums, _ = xattn_estimate(
+        *pair, BLOCK, stride, chunk_size=4 * BLOCK, causal=causal, dtypes=DEPUTY
+    )
     return sums / (BLOCK // stride)
 
 
