@@ -1,6 +1,6 @@
 """The figures of numerics.md: the table of a record, and two pictures beside this file.
 
-    python docs/numerics.py .conformance/record.jsonl
+    python -m docs.numerics .conformance/record.jsonl
 
 prints the table and writes error-and-bound.svg and undecidable-blocks.svg. Everything is computed
 on the CPU, from seeded inputs; Triton kernels are interpreted.
@@ -51,8 +51,9 @@ def table(record: Path) -> str:
     names = [n for n in catalog.BUILT_IN if any(n in of for of in ratios.values())]
     rows = ["| operation | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
     for operation in OPERATIONS:
-        if operation in ratios:
-            cells = (f"{ratios[operation][n]:.2f}" if n in ratios[operation] else "" for n in names)
+        of = ratios[operation]
+        if any(name in of for name in names):
+            cells = (f"{of[name]:.2f}" if name in of else "" for name in names)
             rows.append(f"| `{operation}` | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
@@ -98,8 +99,9 @@ def draw_errors(path: Path) -> None:
                 errors += more[0]
                 bounds += more[1]
             axis.scatter(bounds, errors, s=14, marker=marker, label=name, alpha=0.6, linewidths=1)
-        axis.axline((1e-6, 1e-6), slope=1, color="black", linewidth=1, label="|error| = bound")
         axis.set(xscale="log", yscale="log", xlabel="bound", title=title)
+        axis.set(xlim=(1e-12, 1e-1), ylim=(1e-13, 1e-1))
+        axis.axline((1e-6, 1e-6), (1, 1), color="black", linewidth=1, label="|error| = bound")
     axes[0].set_ylabel("|error|, where it is not 0")
     axes[0].legend()
     figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
@@ -123,16 +125,18 @@ def recorded_case(dtype: torch.dtype) -> Case:
 
 
 def draw_mask(path: Path) -> None:
-    case = recorded_case(torch.float16)
+    case = recorded_case(torch.bfloat16)
     (_, mask), (_, undecidable) = case.expected(), case.bounds()
     assert undecidable is not None
-    heads = mask.shape[1]
+    labels = load_states().labels
+    heads = len(labels)
     figure, axes = plt.subplots(1, heads, figsize=(4.2 * heads, 4.4))
     for head, axis in enumerate(np.atleast_1d(axes)):
         axis.imshow(mask[0, head], cmap="Blues", vmin=-0.2, vmax=1.6)
         rows, columns = undecidable[0, head].nonzero(as_tuple=True)
         axis.scatter(columns, rows, marker="x", color="crimson", label="undecidable")
-        axis.set(title=f"head {head}", xlabel="key block", ylabel="query block")
+        layer, number = labels[head]
+        axis.set(title=f"layer {layer}, head {number}", xlabel="key block", ylabel="query block")
     figure.suptitle("selected blocks (dark), and where rounding may decide (x)")
     figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
 

@@ -40,7 +40,13 @@ REAL_ROWS = Kind(
 UNDECIDABLE = Kind(
     "undecidable decisions, % of those that mass decides: continuous random inputs", "operation"
 )
-KINDS = {"coverage": REAL_ROWS, "recall": REAL_ROWS, "undecidable": UNDECIDABLE}  # by quantity
+PEAKS = Kind("what a call holds at its peak, beside its inputs: four times the length", "operation")
+KINDS = {  # by quantity
+    "coverage": REAL_ROWS,
+    "recall": REAL_ROWS,
+    "undecidable": UNDECIDABLE,
+    "peak KiB": PEAKS,
+}
 
 
 def header(
