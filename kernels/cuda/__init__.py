@@ -1,0 +1,11 @@
+"""CUDA C++ kernels: .cu files that run on every machine.
+
+On CUDA tensors a kernel is compiled by NVRTC for the GPU at hand; on CPU tensors the same file,
+compiled by g++ through on_host.h, runs on the host.
+"""
+
+from kernels.cuda.host import SEED
+from kernels.cuda.module import Kernel, Module
+from kernels.cuda.toolchain import BuildError, LaunchFault, ToolchainMissing
+
+__all__ = ["SEED", "BuildError", "Kernel", "LaunchFault", "Module", "ToolchainMissing"]

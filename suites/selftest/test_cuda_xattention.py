@@ -1,0 +1,273 @@
+"""XAttention in CUDA C++, where the suite's small cases do not come: what takes several rounds.
+
+The order of threads does not matter to any bit, a mistake of any kind is seen, and the source
+becomes machine code where NVRTC is installed.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from golden.model import FloatType, Layout
+from kernels import catalog
+from kernels.cuda import SEED, Module, ToolchainMissing, device
+from kernels.xattention import cuda_three_stage, torch_reference
+from suites.cases import MERGE, NORMALISE, ONE_PASS, STATS, Bounds, Case, Results, real, to_golden
+from suites.runner import Runner
+from suites.verdicts import Nonconformance
+from suites.xattention.stages import of_keys
+
+INF, NAN = math.inf, math.nan
+SCALE = 0.7
+SEEDS = [0, 1, 2, 7]
+
+# Heads, the size of a block, and how many there are of queries and of keys.
+SHAPES = {
+    "few": (3, 3, 2, 4),
+    "more blocks than threads": (2, 1, 5, 300),
+    "a tile of blocks and some": (2, 16, 2, 20),
+    "more rows than statistics at hand": (1, 70, 1, 3),
+    "wider than all threads": (1, 300, 1, 1),
+}
+
+
+# --- cases ---------------------------------------------------------------------------------------
+
+
+def one_pass(
+    scores: torch.Tensor, block: int, *, start: int, padded: int = 0, layout: Layout = "contiguous"
+) -> Case:
+    """Causal, from a position on that is no multiple of anything; the last rows are padding."""
+    end = start + scores.shape[2]
+    return Case(
+        ONE_PASS,
+        {
+            "attn_weights_slice": to_golden(scores, layout),
+            "reshaped_block_size": block,
+            "segment_size": block,
+            "chunk_start": start,
+            "chunk_end": end,
+            "real_q_len": end - padded,
+            "scale": real(SCALE),
+            "is_causal": True,
+        },
+    )
+
+
+def stages(
+    scores: torch.Tensor, block: int, start: int, layout: Layout = "contiguous"
+) -> list[Case]:
+    """One pass, and the stages: on all keys, and on the latter of them by the statistics of all."""
+    k_len = scores.shape[3]
+    whole = one_pass(scores, block, start=start, padded=block // 2 + 1, layout=layout)
+    cut = k_len // block // 2 * block
+    statistics = torch_reference.softmax_compute_partial_stats(
+        scores.float(), block, block, SCALE, start, 0, True
+    )
+    m, total = (to_golden(each, layout) for each in statistics)
+    latter = of_keys(whole, NORMALISE, cut, k_len).changed(m_global=m, l_global=total)
+    return [whole, of_keys(whole, STATS, 0, k_len), of_keys(whole, STATS, cut, k_len), latter]
+
+
+def drawn(
+    heads: int,
+    block: int,
+    q_blocks: int,
+    k_blocks: int,
+    dtype: FloatType,
+    layout: Layout = "contiguous",
+) -> list[Case]:
+    generator = torch.Generator().manual_seed(block)
+    shape = (1, heads, block * q_blocks, block * k_blocks)
+    scores = (4 * torch.randn(shape, generator=generator)).to(getattr(torch, dtype))
+    return stages(scores, block, shape[3] // 2, layout)
+
+
+def merge(*chunks: tuple[float, float]) -> Case:
+    """Of 300 rows, more than one block of threads takes, of which the latter see little."""
+    m_chunks, l_chunks = [], []
+    for m, total in chunks:
+        rows = torch.arange(300.0).view(1, 2, 150)
+        m_chunks.append(to_golden(m - rows / 64, "padded"))
+        l_chunks.append(to_golden(torch.full_like(rows, total), "sliced"))
+    return Case(MERGE, {"m_chunks": tuple(m_chunks), "l_chunks": tuple(l_chunks)})
+
+
+def odd() -> Iterator[Case]:
+    """Rows of NaN, of -inf, of nothing, and of no mass; and heads so far apart as 31 bits reach."""
+    scores = torch.linspace(-2, 5, 2 * 8 * 12).view(1, 2, 8, 12)
+    scores[0, 0, 3, 1] = NAN
+    scores[0, 0, 5] = -INF
+    scores[0, 1, 6, 0] = -INF
+    yield from stages(scores, 4, 0)
+    *_, latter = stages(scores + 200, 4, 4)
+    m, total = torch.full((1, 2, 8), -INF), torch.zeros(1, 2, 8)
+    yield latter.changed(m_global=to_golden(m), l_global=to_golden(total))
+    heads = torch.arange(3.0).view(1, 3, 1, 1) + scores[:, 1:]
+    *_, stats, latter = stages(heads, 4, 5)
+    for case, name in ((stats, "attn_weights_slice"), (latter, "m_global"), (latter, "l_global")):
+        yield case.changed(**{name: replace(case.tensor(name), layout="wide")})
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """A case, and what is known of its results, worked out once."""
+
+    case: Case
+    expected: Results
+    bounds: Bounds
+
+
+@cache
+def judged() -> list[Judged]:
+    """Cases of fp32 that leave no part of a kernel out; the quick ones first."""
+    cases = [case for shape in SHAPES.values() for case in drawn(*shape, "float32")]
+    cases += drawn(2, 5, 3, 10, "float32", "transposed")
+    cases += [merge((0.5, 2.0), (3.0, 5.0), (-INF, 0.0)), merge((-INF, 0.0), (-INF, 0.0))]
+    cases += [merge((2.0, 1.0), (NAN, 3.0)), *odd()]
+    return [Judged(case, case.expected(), case.bounds()) for case in cases]
+
+
+def runner() -> Runner:
+    implementation = catalog.load("kernels.xattention.cuda_three_stage")
+    return Runner(implementation, torch.device("cpu"))
+
+
+@contextmanager
+def order(seed: int) -> Iterator[None]:
+    """Threads get their turn in the order of this seed."""
+    token = SEED.set(seed)
+    try:
+        yield
+    finally:
+        SEED.reset(token)
+
+
+# --- what holds ----------------------------------------------------------------------------------
+
+
+def test_what_takes_several_rounds_is_within_the_bounds() -> None:
+    for each in judged():
+        runner().require_close(each.case, each.expected, runner().call(each.case), each.bounds)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_order_of_threads_does_not_matter_to_any_bit(shape: str, dtype: FloatType) -> None:
+    for case in drawn(*SHAPES[shape], dtype):
+        results = runner().call(case)
+        for seed in SEEDS:
+            with order(seed):
+                again = runner().call(case)
+            runner().require_same(case, results, again, f"in the order of seed {seed}")
+
+
+def test_offsets_may_be_any_numbers() -> None:
+    """Past 64 bits too: what all rows see, or none."""
+    scores = torch.ones(1, 1, 4, 6)
+    call = cuda_three_stage.softmax_compute_partial_stats
+    for start, offset, total in ((2**80, 5, 6.0), (5, 2**80, 0.0), (2**80, 2**80 + 1, None)):
+        _, got = call(scores, 2, 2, 1.0, start, offset, True)
+        assert got.flatten().tolist() == (
+            [total] * 4 if total is not None else [0.0, 1.0, 2.0, 3.0]
+        )
+
+
+def test_the_wrapper_and_the_kernels_agree_on_their_constants() -> None:
+    text = cuda_three_stage.MODULE.source.read_text(encoding="utf-8")
+    assert f"constexpr int kThreads = {cuda_three_stage.THREADS};" in text
+    assert "constexpr int kWarps = kThreads / 32;" in text
+
+
+# --- what is seen --------------------------------------------------------------------------------
+
+# By name: what a source says, everywhere it says so, and what it might say.
+FAULTS = {
+    "no barrier before statistics change": (
+        "__syncthreads();\n        if (thread < kRows", "if (thread < kRows",
+    ),
+    "no barrier after them": ("__syncthreads();\n        if (block >=", "if (block >="),
+    "no barrier before partial sums are read": (
+        "partial[thread] = sum;\n    __syncthreads();", "partial[thread] = sum;",
+    ),
+    "half the warps": ("kWarps = kThreads / 32", "kWarps = kThreads / 64"),
+    "twice the warps": ("kWarps = kThreads / 32", "kWarps = kThreads / 16"),
+    "half a warp": ("bits = 16", "bits = 8"),
+    "< for <= in statistics": ("seen(diagonal + i, k_len)", "seen(diagonal + i - 1, k_len)"),
+    "< for <= in one pass": ("diagonal + i + row, k_len", "diagonal + i + row - 1, k_len"),
+    "< for <= in sums": ("max(j - queries.diagonal", "max(j + 1 - queries.diagonal"),
+    "a future key in statistics": ("seen(diagonal + i, k_len)", "seen(diagonal + i + 1, k_len)"),
+    "a future key in sums": ("max(j - queries.diagonal", "max(j - 1 - queries.diagonal"),
+    "32-bit offsets of scores": ("head * head_stride", "(int)head * (int)head_stride"),
+    "32-bit offsets of m": ("head * m_head_stride", "(int)head * (int)m_head_stride"),
+    "32-bit offsets of l": ("head * l_head_stride", "(int)head * (int)l_head_stride"),
+    "no tail of a row": ("j < keys + lane;", "j + 32 * kLoads <= keys + lane;"),
+    "no tail of a column": ("for (; row < rows;", "for (; row + kLoads <= rows;"),
+    "one round of columns": ("column < block_size;", "column < width;"),
+    "one round of partial sums": ("i < width; i += 32", "i < min(width, 32); i += 32"),
+    "one tile": ("first < k_blocks; first +=", "first < 1; first +="),
+    "one group of statistics": ("queries, top + thread,", "queries, thread,"),
+    "keys without a stride": ("score[32 * load * column_stride]", "score[32 * load]"),
+    "columns without a stride": ("j * queries.column_stride", "j"),
+    "rows by the stride of keys": ("load * queries.row_stride", "load * queries.column_stride"),
+    "m without a stride": ("row * queries.m_stride", "row"),
+    "l without a stride": ("row * queries.l_stride", "row"),
+    "no rescaling from round to round": ("l *= expf(m_before - base(m));", ""),
+    "no rescaling from lane to lane": ("warp_sum(l * expf(m_lane - base(m)))", "warp_sum(l)"),
+    "no rescaling of chunks": ("* expf(m_chunks[chunk * rows + row] - base(m))", ""),
+    "-inf is subtracted": ("m == -kInfinity ? 0.0f : m", "m"),
+    "NaN in l alone": ("l == l ? m : l", "m"),
+    "padding counts": ("seen(real_rows - 1 - i, block_size)", "block_size"),
+    "a row without mass has weights": ("inverse == 0.0f ? -kInfinity : x - m", "x - m"),
+    "no division by l": ("1.0f / l}", "1.0f}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_mistake_is_seen(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By these cases, in one of the orders."""
+    sound, (right, wrong) = cuda_three_stage.MODULE, FAULTS[fault]
+    text = sound.source.read_text(encoding="utf-8")
+    assert right in text
+    source = tmp_path / "fault.cu"
+    source.write_text(text.replace(right, wrong), encoding="utf-8")
+    narrow = ("__half", "__nv_bfloat16")
+    declared = sound.declarations.items()
+    faulty = Module(
+        source, {name: of for name, of in declared if not any(each in name for each in narrow)}
+    )
+    faulty.built_for(torch.device("cpu"))  # it is a mistake, and no error of a compiler
+    monkeypatch.setattr(cuda_three_stage, "MODULE", faulty)
+    with pytest.raises(Nonconformance):  # noqa: PT012 - wherever it is
+        for seed in SEEDS:
+            for each in judged():
+                with order(seed):
+                    runner().require_close(
+                        each.case, each.expected, runner().call(each.case), each.bounds
+                    )
+
+
+# --- machine code --------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    not find_spec("cuda") or not find_spec("cuda.core"),
+    reason="no cuda-core here; install cuda-core, cuda-bindings and nvidia-cuda-nvrtc",
+)
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_every_kernel_compiles(architecture: str) -> None:
+    module = cuda_three_stage.MODULE
+    try:
+        compiled = device.compile_for(architecture, module.source, module.declarations)
+    except ToolchainMissing as missing:
+        pytest.skip(str(missing))
+    assert compiled.code[:4] == b"\x7fELF"
+    assert set(compiled.symbol_mapping) == set(module.kernels)
