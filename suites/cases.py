@@ -97,7 +97,6 @@ SPECIFICATIONS: Final[Mapping[Operation, Specification]] = {
     ),
 }
 
-
 # Arguments of XAttention that have to fit others: where they do not, a refusal may name any.
 FIT: Final[Mapping[str, tuple[str, ...]]] = {
     "query_states": ("key_states", "stride", "block_size"),
@@ -234,11 +233,20 @@ class Case:
         return value
 
     def __repr__(self) -> str:
-        parts = [
-            f"{name}={f'{v.dtype}{list(v.shape)}' if isinstance(v, Tensor) and v.shape else v}"
-            for name, v in self.inputs.items()
-        ]
+        """Without the elements of tensors, of which there may be many thousands."""
+        parts = (f"{name}={_shown(value)}" for name, value in self.inputs.items())
         return f"{self.operation}({', '.join(parts)})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What hypothesis prints: of its own accord it would print the fields, and warn of them."""
+        printer.text(repr(self))
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    plain = number(value)
+    return f"{plain.dtype}{list(plain.shape)}" if isinstance(plain, Tensor) else str(plain)
 
 
 def _tensor(value: Any, dtype: torch.dtype | None) -> torch.Tensor:

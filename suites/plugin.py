@@ -269,7 +269,9 @@ def pytest_runtest_makereport(
         report.longrepr = "the test passed without judging a case"
     error = _cause(call.excinfo.value) if call.excinfo else None
     status = _status(report, error)
-    if runner and runner.unsupported and (report.skipped or not (cases or status == "failed")):
+    # Where every example was one that is not supported, hypothesis has nothing to go on.
+    nothing_left = report.skipped or isinstance(error, hypothesis.errors.Unsatisfiable)
+    if runner and runner.unsupported and nothing_left:
         status = "unsupported"
         report.outcome = "skipped"
         report.longrepr = (

@@ -10,11 +10,11 @@ from suites.selftest.whole_runs import ROOT, record_of, run_pytest
 
 TESTS = """
 import itertools, os, signal
-import pytest
+import pytest, torch
 from hypothesis import given, strategies as st
 from suites.verdicts import Nonconformance
 from golden.model import Tensor
-from suites.cases import APPLY, Case
+from suites.cases import APPLY, MERGE, Case, to_golden
 from suites.contracts import contract
 
 CASE = Case(APPLY, {
@@ -52,6 +52,33 @@ def test_wavers(implementation, n):
     if next(calls) == 3:
         raise Nonconformance("this once", CASE)
 
+@contract("witness.merge.ascending")
+@given(n=st.integers(0, 9))
+def test_is_refused(implementation, n):
+    implementation._leave("these tensors are too wide for it")
+
+@contract("witness.merge.ascending")
+@given(n=st.integers(0, 9))
+def test_is_refused_or_crashes(implementation, n):
+    if n:
+        raise Nonconformance("no kernel image", CASE, status="crashed")
+    implementation._leave("these tensors are too wide for it")
+
+@contract("witness.merge.ascending")
+@given(n=st.integers(0, 9))
+def test_is_refused_or_errs(implementation, n):
+    if n:
+        raise RuntimeError("the suite is broken")
+    implementation._leave("these tensors are too wide for it")
+
+THIRDS = to_golden(torch.full((1, 1, 3000), 1 / 3))
+LARGE = Case(MERGE, {"m_chunks": (THIRDS,), "l_chunks": (THIRDS,)})
+
+@contract("witness.merge.ascending")
+@given(case=st.just(LARGE))
+def test_is_large(implementation, case):
+    raise Nonconformance("as large as it is", case)
+
 @contract("witness.set.disjoint")
 def test_dies(implementation):
     if os.environ.get("PYTEST_XDIST_WORKER"):
@@ -62,7 +89,8 @@ def test_dies(implementation):
 
 def run(folder: Path, *arguments: str, tests: str = TESTS) -> subprocess.CompletedProcess[str]:
     (folder / "test_some.py").write_text(tests, encoding="utf-8")
-    (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    ini = "[pytest]\nfilterwarnings = error\n"
+    (folder / "pytest.ini").write_text(ini, encoding="utf-8")
     return run_pytest(folder, "-p", "suites.plugin", "--impl", "torch", *arguments)
 
 
@@ -86,6 +114,10 @@ def test_each_end_of_a_test_has_its_status(tmp_path: Path) -> None:
         "test_hangs": "timed-out",
         "test_is_skipped": "not-run",
         "test_wavers": "failed",
+        "test_is_large": "failed",
+        "test_is_refused": "unsupported",
+        "test_is_refused_or_crashes": "crashed",
+        "test_is_refused_or_errs": "harness-error",
         "test_dies": "crashed",
     }
     assert verdicts["test_wavers"].detail == "this once"
@@ -97,12 +129,13 @@ def test_each_end_of_a_test_has_its_status(tmp_path: Path) -> None:
     assert isinstance(header, Header)
     assert isinstance(footer, Footer)
     assert footer.statuses == {
-        "crashed": 1,
-        "failed": 1,
-        "harness-error": 2,
+        "crashed": 2,
+        "failed": 2,
+        "harness-error": 3,
         "not-run": 1,
         "passed": 1,
         "timed-out": 1,
+        "unsupported": 1,
     }
     assert footer.exit_status == 1
 
