@@ -22,12 +22,12 @@ from kernels.cuda import SEED, Module, ToolchainMissing, device
 from kernels.xattention import cuda_three_stage, torch_reference
 from suites.cases import MERGE, NORMALISE, ONE_PASS, STATS, Bounds, Case, Results, real, to_golden
 from suites.runner import Runner
+from suites.selftest.cuda.programs import SEEDS
 from suites.verdicts import Nonconformance
 from suites.xattention.stages import of_keys
 
 INF, NAN = math.inf, math.nan
 SCALE = 0.7
-SEEDS = [0, 1, 2, 7]
 
 # Heads, the size of a block, and how many there are of queries and of keys.
 SHAPES = {

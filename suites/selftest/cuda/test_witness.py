@@ -5,7 +5,7 @@ code is tested where NVRTC is installed; no GPU is needed for it.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,22 +17,8 @@ from torch import Tensor
 from kernels.cuda import SEED, BuildError, Module, ToolchainMissing, device, host
 from kernels.witness import cuda_fused
 from oracles import witness
+from suites.selftest.cuda.programs import Build
 from suites.selftest.plain import Plain
-
-Build = Callable[..., Module]
-
-
-@pytest.fixture
-def build(tmp_path: Path) -> Build:
-    """A module of one source text; ``kernels``: from expressions to parameter types."""
-
-    def build(text: str, name: str, /, **kernels: str) -> Module:
-        path = tmp_path / f"{name}.cu"
-        path.write_text(text, encoding="utf-8")
-        return Module(path, kernels)
-
-    return build
-
 
 # --- launching -----------------------------------------------------------------------------------
 
