@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, Final, Literal, get_args
 
 from kernels import api
+from kernels.cuda import Module
 
 # What a family asks of a kernel author, and what it does not but tests where it is exported.
 KERNELS: Final = (api.WitnessKernels, api.XAttentionKernels)
@@ -17,6 +18,7 @@ MEASURES: Final = (api.WitnessMeasures,)
 BUILT_IN: Final = {
     "torch": ("kernels.witness.torch_reference", "kernels.xattention.torch_reference"),
     "triton": ("kernels.witness.triton_fused", "kernels.xattention.triton_three_stage"),
+    "cuda": ("kernels.witness.cuda_fused", "kernels.xattention.cuda_three_stage"),
     "triton_streaming": ("kernels.xattention.triton_streaming",),
 }
 
@@ -37,8 +39,9 @@ class CatalogError(ValueError):
 class Implementation:
     """Operations by name, and what their module declares of them.
 
-    ``kernels``: which Triton kernel an operation must launch. ``exponent_base``: of the interface
-    of XAttention's statistics, e or 2 (R-X2). ``dot``: how it multiplies fp32 (R-X14).
+    ``kernels``: which kernel an operation must launch. ``exponent_base``: of the interface of
+    XAttention's statistics, e or 2 (R-X2). ``dot``: how it multiplies fp32 (R-X14). ``sources``:
+    the .cu files that its modules hold.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Implementation:
     kernels: Mapping[str, str] = field(default_factory=dict)
     exponent_base: float = math.e
     dot: Dot = "ieee"
+    sources: tuple[Module, ...] = ()
 
 
 @cache
@@ -74,28 +78,31 @@ def load(name: str) -> Implementation:
 
     A module provides an operation by having a function of its name, whose first parameters are
     the ones in `kernels.api`, in their order; further ones need defaults. What a module may
-    declare: ``KERNELS``, from an operation to the Triton kernel that it must launch;
-    ``EXPONENT_BASE = 2``, when its caller folds log2(e) into ``scale`` and its ``m`` is in that
-    base; ``DOT = "tf32"``, when it multiplies fp32 that way.
+    declare: ``KERNELS``, from an operation to the kernel, of Triton or of CUDA C++ without its
+    template arguments, that it must launch; ``EXPONENT_BASE = 2``, when its caller folds log2(e)
+    into ``scale`` and its ``m`` is in that base; ``DOT = "tf32"``, when it multiplies fp32 that
+    way.
 
     Raises CatalogError.
     """
     modules = [_import(module, name) for module in BUILT_IN.get(name, (name,))]
     operations: dict[str, Callable[..., Any]] = {}
     kernels: dict[str, str] = {}
+    sources: list[Module] = []
     declared: dict[str, Any] = {}
     for module in modules:
         for operation, signature in signatures().items():
             if hasattr(module, operation):
                 operations[operation] = _checked(module, operation, signature)
         kernels.update(getattr(module, "KERNELS", {}))
+        sources.extend(value for value in vars(module).values() if isinstance(value, Module))
         declared.update(_declared(module, name))
     if not operations:
         raise CatalogError(
             f"--impl {name}: the module has no operation of the specification; "
             f"define at least one of {', '.join(signatures())}"
         )
-    return Implementation(name, operations, kernels, **declared)
+    return Implementation(name, operations, kernels, sources=tuple(sources), **declared)
 
 
 def _import(module: str, name: str) -> ModuleType:

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import torch
 
@@ -119,6 +122,11 @@ class Case:
 
     operation: Operation
     inputs: Mapping[str, Value]
+
+    @cached_property
+    def digest(self) -> str:
+        """Eight hexadecimal digits by which the inputs are known, the same in every run."""
+        return sha256(msgspec.json.encode(dict(self.inputs))).hexdigest()[:8]
 
     @property
     def specification(self) -> Specification:

@@ -1,9 +1,6 @@
 """A failing case is kept as a vector file, and such a file is run again."""
 
-import hashlib
 from pathlib import Path
-
-import msgspec
 
 from golden import files
 from golden.canonical import vector_text
@@ -17,10 +14,9 @@ from suites.verdicts import Nonconformance
 def keep(failure: Nonconformance, contracts: tuple[str, ...], folder: Path) -> Path:
     """Write the case below ``folder``; the file's path, relative to it."""
     case = failure.case
-    digest = hashlib.sha256(msgspec.json.encode(dict(case.inputs))).hexdigest()[:8]
     expected, refusal = _outcome(case)
     vector = Vector(
-        id=f"counterexample-{digest}",
+        id=f"counterexample-{case.digest}",
         contracts=contracts,
         notes=("counterexample",),
         inputs=dict(case.inputs),
@@ -28,7 +24,7 @@ def keep(failure: Nonconformance, contracts: tuple[str, ...], folder: Path) -> P
         refusal=refusal,
     )
     notes = {"counterexample": Note(failure.statement)}
-    path = Path(".conformance", "failures", f"{case.operation}-{digest}.json")
+    path = Path(".conformance", "failures", f"{case.operation}-{case.digest}.json")
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     text = vector_text(VectorFile(1, case.operation, notes, (vector,)))
     (folder / path).write_text(text, encoding="utf-8")

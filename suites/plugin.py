@@ -15,6 +15,7 @@ from golden import files
 from golden.model import Contract, Vector, VectorFile
 from golden.record import Header, Measurement, Verdict
 from kernels import catalog
+from kernels.cuda import ToolchainMissing
 from suites import counterexamples
 from suites import recording as record
 from suites.explain import explain
@@ -192,11 +193,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(
                 f"{item.nodeid}: no contract {unknown!r}; add it to golden/contracts.toml"
             )
-    if not _present(state.device):
-        missing = pytest.mark.skip(reason=f"no device {state.device} on this machine")
-        for item in items:
-            if _implementation(item):
-                item.add_marker(missing)
+        if missing := _missing(_implementation(item), state.device):
+            item.add_marker(pytest.mark.skip(reason=missing))
 
 
 def _asked(item: pytest.Item, state: State) -> bool:
@@ -231,6 +229,20 @@ def operations_of(item: pytest.Item) -> set[str]:
     if "operation" in parameters:
         return {parameters["operation"]}
     return {name for mark in item.iter_markers("operations") for name in mark.args}
+
+
+def _missing(tested: catalog.Implementation | None, device: torch.device) -> str:
+    """What this machine lacks to run an implementation, and what to do; nothing where it can."""
+    if tested is None:
+        return ""
+    if not _present(device):
+        return f"no device {device} on this machine; choose another --device"
+    try:
+        for source in tested.sources:
+            source.require(device)
+    except ToolchainMissing as missing:
+        return str(missing)
+    return ""
 
 
 def _present(device: torch.device) -> bool:
@@ -414,14 +426,15 @@ class _Controller:
             terminalreporter.write_line(
                 "\nstatus, cases, and of floats the largest |error| / bound\n"
             )
+        for name, reason in self.recording.not_run():
+            terminalreporter.write_line(f"\nnot-run: {name}: {reason}")
         for verdict in self.recording.verdicts:
             if not verdict.contracts:
                 terminalreporter.write_line(f"{verdict.status}: {verdict.test}")
         figures = list(self.recording.figures())
         for title, table in figures:
             terminalreporter.write_line(f"\n{title}\n{record.render(table, colour=colour)}")
-        if figures:
-            terminalreporter.write_line("")
+        terminalreporter.write_line("")
         terminalreporter.write_line(
             f"{matrix.row_count} contracts, {self.recording.cases:,} cases: "
             f"{', '.join(state.names)} on {record.describe(state.device)}, seed {state.seed}"

@@ -123,6 +123,14 @@ class Recording:
     def compared_floats(self) -> bool:
         return any(verdict.error_ratio is not None for verdict in self.verdicts)
 
+    def not_run(self) -> Iterable[tuple[str, str]]:
+        """Each implementation that was not run, or not in all, with the reason."""
+        return dict.fromkeys(
+            (verdict.implementation, verdict.detail)
+            for verdict in self.verdicts
+            if verdict.status == "not-run"
+        )
+
     def measured(self, names: Container[str]) -> bool:
         """Whether a verdict on one of these implementations says more than that it was not run."""
         return any(

@@ -100,6 +100,19 @@ def compile_for(architecture: str, source: Path, kernels: Mapping[str, str]) -> 
 
 
 @cache
+def nvrtc() -> str:
+    """The version of NVRTC, ``13.0``. Raises ToolchainMissing without it or without cuda-core."""
+    try:
+        import_module("cuda.core")
+        _, major, minor = import_module("cuda.bindings.nvrtc").nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise ToolchainMissing(
+            f"CUDA C++ on a GPU needs cuda-core and NVRTC: {error}; install {PACKAGES}"
+        ) from error
+    return f"{major}.{minor}"
+
+
+@cache
 def _compile(architecture: str, name: str, text: str, kernels: tuple[str, ...]) -> Any:
     try:
         core = import_module("cuda.core")

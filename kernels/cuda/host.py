@@ -6,7 +6,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from hashlib import sha256
@@ -21,11 +22,11 @@ from kernels.cuda.toolchain import (
     text_of,
 )
 
+HERE: Final = Path(__file__).parent
 # In what order threads and blocks get their turn: 0 is the order of their numbers, every other
 # number an order of its own.
 SEED: Final[ContextVar[int]] = ContextVar("SEED", default=0)
 
-HERE: Final = Path(__file__).parent
 HEADERS: Final = (HERE / "on_host.h", *sorted((HERE / "on_host").glob("*.h")))
 LANGUAGE: Final = "c++20"  # as for a GPU
 
@@ -50,6 +51,16 @@ COMPILE: Final = (
 LINK: Final = ("-shared", "-Wl,-z,defs", "-pthread")
 
 DYNAMIC: Final = re.compile(r"\bextern\s[^;{}]*\b__shared__\s[^;{}]*?\b(\w+)\s*\[\s*\]\s*;")
+
+
+@contextmanager
+def scheduled(seed: int) -> Iterator[None]:
+    """Launches inside, on the host, give threads and blocks their turns in the order of a seed."""
+    token = SEED.set(seed)
+    try:
+        yield
+    finally:
+        SEED.reset(token)
 
 
 class _Launch(ctypes.Structure):
@@ -95,7 +106,7 @@ def build(source: Path, kernels: Mapping[str, str]) -> Library:
 
     Raises ToolchainMissing without g++, and BuildError when it refuses the source.
     """
-    compiler, version = _compiler()
+    gcc, version = compiler()
     text = text_of(source)
     entry = _entry(source.name, text, kernels)
     parts = [version, *COMPILE, *LINK, text, entry, *(h.read_text("utf-8") for h in HEADERS)]
@@ -104,20 +115,20 @@ def build(source: Path, kernels: Mapping[str, str]) -> Library:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            os.replace(_compile(compiler, source, entry, Path(folder)), path)
+            os.replace(_compile(gcc, source, entry, Path(folder)), path)
     return Library(source, kernels, path)
 
 
 @cache
-def _compiler() -> tuple[str, str]:
-    """g++, and its version."""
-    compiler = shutil.which("g++")
-    if compiler is None:
+def compiler() -> tuple[str, str]:
+    """Where g++ is, and what it says its version is. Raises ToolchainMissing."""
+    found = shutil.which("g++")
+    if found is None:
         raise ToolchainMissing(
             "CUDA C++ on the host needs g++ 11 or newer, and there is none on the PATH; install it"
         )
-    shown = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
-    return compiler, shown.stdout
+    shown = subprocess.run([found, "--version"], capture_output=True, text=True, check=True)
+    return found, shown.stdout
 
 
 def _entry(name: str, text: str, kernels: Mapping[str, str]) -> str:
@@ -148,13 +159,13 @@ def _entry(name: str, text: str, kernels: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _compile(compiler: str, source: Path, entry: str, folder: Path) -> Path:
+def _compile(gcc: str, source: Path, entry: str, folder: Path) -> Path:
     unit, compiled, library = folder / "entry.cpp", folder / "entry.o", folder / "library.so"
     unit.write_text(entry, encoding="utf-8")
     found = [f"-I{place}" for place in (source.resolve().parent, HERE, HERE / "on_host")]
     commands = (
-        [compiler, *COMPILE, *found, "-c", str(unit), "-o", str(compiled)],
-        [compiler, *LINK, str(compiled), "-o", str(library)],
+        [gcc, *COMPILE, *found, "-c", str(unit), "-o", str(compiled)],
+        [gcc, *LINK, str(compiled), "-o", str(library)],
     )
     for command in commands:
         ran = subprocess.run(command, capture_output=True, text=True, check=False)

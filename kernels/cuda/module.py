@@ -53,6 +53,16 @@ class Module:
         """The kernels as they were given, from expressions to parameter types."""
         return {name: kernel.declaration for name, kernel in self.kernels.items()}
 
+    def require(self, where: torch.device) -> None:
+        """Nothing, where this machine has what builds for a device; nothing is built.
+
+        Raises ToolchainMissing where it has not.
+        """
+        if where.type == "cpu":
+            host.compiler()
+        else:
+            device.nvrtc()
+
     def built_for(self, where: torch.device) -> Launcher:
         """The kernels on a device, ``cpu`` or ``cuda:N``, built on the first call for it.
 

@@ -16,6 +16,11 @@ MAX_TOPOLOGY_SEGMENTS: Final = 64
 THREADS: Final = 128  # kThreads, a block
 BITS: Final = 64  # kBits, segments a block
 LENGTHS: Final = {torch.int32: "int", torch.int64: "long long"}
+KERNELS: Final = {
+    "topology_witness_indices": "witness_indices",
+    "apply_topology_witnesses": "witness_merge",
+    "scatter_topology_witnesses_": "witness_serve",
+}
 
 MODULE: Final = Module(
     Path(__file__).with_suffix(".cu"),

@@ -17,6 +17,12 @@ from kernels.xattention import refusals
 
 THREADS: Final = 256  # kThreads, a block
 WARPS: Final = THREADS // 32
+KERNELS: Final = {
+    "softmax_fuse_block_sum": "one_pass_block_sums",
+    "softmax_compute_partial_stats": "partial_statistics",
+    "merge_softmax_stats": "merge_statistics",
+    "softmax_normalize_and_block_sum": "normalised_block_sums",
+}
 TYPES: Final = {
     torch.float32: "float",
     torch.float16: "__half",

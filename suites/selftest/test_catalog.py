@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels import catalog
+from kernels import api, catalog
 from suites.cases import SPECIFICATIONS
 
 INDICES = "def topology_witness_indices(context_lens, learned_indices, num_segments{more}): ..."
@@ -112,6 +112,16 @@ KERNELS = {"topology_witness_indices": "witness_kernel"}"""
 def test_the_built_in_ones_have_every_operation_of_a_kernel(name: str) -> None:
     kernels = {operation for p in catalog.KERNELS for operation in catalog.operations(p)}
     assert catalog.load(name).operations.keys() == kernels
+
+
+def test_the_cuda_one_has_the_witness_policy_and_the_softmax() -> None:
+    assert catalog.load("cuda").operations.keys() == {
+        *catalog.operations(api.WitnessKernels),
+        "softmax_fuse_block_sum",
+        "softmax_compute_partial_stats",
+        "merge_softmax_stats",
+        "softmax_normalize_and_block_sum",
+    }
 
 
 def test_the_streaming_one_estimates() -> None:

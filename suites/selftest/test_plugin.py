@@ -188,7 +188,7 @@ USAGE_ERRORS: dict[str, tuple[list[str], dict[str, str], str]] = {
         ["--impl", "nonesuch"],
         {},
         "ERROR: --impl nonesuch: no built-in implementation and no importable module of that name; "
-        "use one of torch, triton, triton_streaming, or a module on the import path",
+        "use one of torch, triton, cuda, triton_streaming, or a module on the import path",
     ),
     "a module that fails to import": (
         ["--impl", "failing"],

@@ -1,4 +1,4 @@
-"""Which Triton kernels a call launches and, under ``TRITON_INTERPRET=1``, what they touch.
+"""Which kernels a call launches and, of Triton's under ``TRITON_INTERPRET=1``, what they touch.
 
 The interpreter reads and writes memory through four functions of one C++ module, whatever its
 version (3.4 to 3.9). A stand-in for that module sees every access before it happens.
@@ -15,6 +15,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.cuda import Kernel
 from suites.watch.launch import Access, KernelFault, Launch, Program
 
 __all__ = ["KernelFault", "Watch", "fold_reductions", "watched"]
@@ -22,7 +23,7 @@ __all__ = ["KernelFault", "Watch", "fold_reductions", "watched"]
 
 @dataclass
 class Watch:
-    """``launches``: the names of the Triton kernels launched so far, in order."""
+    """``launches``: the names of the kernels launched so far, in order, of each language."""
 
     launches: list[str] = field(default_factory=list)
     fault: KernelFault | None = None
@@ -30,10 +31,11 @@ class Watch:
 
 @contextmanager
 def watched() -> Iterator[Watch]:
-    """Watch the Triton kernels launched inside; without Triton, there are none.
+    """Watch the kernels launched inside, those of Triton and those of CUDA C++ in `kernels.cuda`.
 
-    Compiled kernels are recorded. Interpreted ones are recorded and checked. A kernel may touch
-    the elements of its tensor arguments (of the views, not of their storage) and nothing else.
+    Compiled kernels are recorded, and so are those of CUDA C++, without template arguments.
+    Interpreted ones are recorded and checked. A kernel may touch the elements of its tensor
+    arguments (of the views, not of their storage) and nothing else.
     Two programs of one launch may not write one element, nor one write what another reads, unless
     both accesses are atomic; that a program waits for another through an atomic is not understood.
     Accesses are told apart by element: programs that share one element's bytes race. Lanes that
@@ -43,13 +45,16 @@ def watched() -> Iterator[Watch]:
     became of the error inside: a caller who swallows it cannot hide it.
     """
     watch = Watch()
-    try:
-        interpreter = import_module("triton.runtime.interpreter")
-        knobs = import_module("triton.knobs")
-    except ImportError:
-        yield watch
-        return
-    with _compiled_launches(watch, knobs.runtime), _interpreted_launches(watch, interpreter):
+    with ExitStack() as observers:
+        observers.enter_context(_cuda_launches(watch))
+        try:
+            interpreter = import_module("triton.runtime.interpreter")
+            knobs = import_module("triton.knobs")
+        except ImportError:
+            pass
+        else:
+            observers.enter_context(_compiled_launches(watch, knobs.runtime))
+            observers.enter_context(_interpreted_launches(watch, interpreter))
         try:
             yield watch
         except Exception:  # the interpreter wraps what a kernel raises
@@ -58,6 +63,18 @@ def watched() -> Iterator[Watch]:
             raise
         if watch.fault is not None:
             raise watch.fault
+
+
+@contextmanager
+def _cuda_launches(watch: Watch) -> Iterator[None]:
+    launch = Kernel.launch
+
+    def note_and_launch(kernel: Kernel, *arguments: Any, **named: Any) -> None:
+        watch.launches.append(kernel.name.partition("<")[0])
+        launch(kernel, *arguments, **named)
+
+    with patch.object(Kernel, "launch", note_and_launch):
+        yield
 
 
 @contextmanager

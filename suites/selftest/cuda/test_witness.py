@@ -139,7 +139,7 @@ def test_a_source_is_built_once_for_its_text(build: Build, empty_cache: Path) ->
 
 
 @pytest.mark.usefixtures("empty_cache")
-def test_what_a_compiler_refuses_is_named(build: Build) -> None:
+def test_what_acompiler_refuses_is_named(build: Build) -> None:
     module = build(TINY.replace("1", "one"), "broken", tiny="int*")
     with pytest.raises(
         BuildError, match=r"^broken\.cu: g\+\+ refuses it: broken\.cu:1:.*error.*one"
@@ -149,7 +149,7 @@ def test_what_a_compiler_refuses_is_named(build: Build) -> None:
 
 @pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize("declared", ["const int*", "int*, int", "float*"])
-def test_the_compiler_holds_the_declaration_to_the_kernel(build: Build, declared: str) -> None:
+def test_thecompiler_holds_the_declaration_to_the_kernel(build: Build, declared: str) -> None:
     with pytest.raises(BuildError, match="declared"):
         build(TINY, "declared", tiny=declared).built_for(torch.device("cpu"))
 
@@ -166,12 +166,12 @@ def test_without_a_compiler_the_message_says_what_to_install(
     build: Build, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(empty_cache))
-    host._compiler.cache_clear()
+    host.compiler.cache_clear()
     try:
         with pytest.raises(ToolchainMissing, match=r"needs g\+\+ .* install it"):
             build(TINY, "tiny", tiny="int*")["tiny"].launch(1, 1, torch.zeros(1, dtype=torch.int32))
     finally:
-        host._compiler.cache_clear()
+        host.compiler.cache_clear()
 
 
 def test_without_cuda_core_the_message_says_what_to_install(
