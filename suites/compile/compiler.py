@@ -36,8 +36,12 @@ class Compiled:
 
 @dataclass
 class Compiler:
-    """Finds out what there is to compile, and compiles what it is asked for, once."""
+    """Finds out what there is to compile, and compiles what it is asked for, once.
 
+    ``missing``: why a module cannot be compiled here.
+    """
+
+    missing: dict[str, ToolchainMissing] = field(default_factory=dict)
     _scratch: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
     _asked: dict[Compiled, Future[Measured]] = field(default_factory=dict)
     _begun: dict[tuple[str, str], Future[Measured]] = field(default_factory=dict)
@@ -49,8 +53,8 @@ class Compiler:
         return ProcessPoolExecutor(processes, start, worker.prepare, (self._scratch.name,))
 
     @cached_property
-    def surveys(self) -> dict[str, dict[str, Survey] | ToolchainMissing]:
-        """What there is to compile by module and architecture, or why a module cannot be.
+    def surveys(self) -> dict[str, dict[str, Survey]]:
+        """What there is to compile by module and architecture; of a ``missing`` one nothing.
 
         Modules that export no operation are left out: others launch their kernels.
         """
@@ -58,26 +62,24 @@ class Compiler:
             module: {name: self._pool.submit(worker.survey, module, name) for name in ARCHITECTURES}
             for module in modules()
         }
-        found: dict[str, dict[str, Survey] | ToolchainMissing] = {}
+        found: dict[str, dict[str, Survey]] = {}
         for module, by_architecture in asked.items():
             try:
                 surveys = {name: each.result() for name, each in by_architecture.items()}
             except ToolchainMissing as error:
-                found[module] = error
-                continue
-            if surveys := {name: each for name, each in surveys.items() if each.variants}:
-                found[module] = surveys
-        return found
-
-    def surveys_of(self, module: str) -> dict[str, Survey]:
-        """Those of a module by architecture; none where its toolchain is missing."""
-        surveys = self.surveys[module]
-        return {} if isinstance(surveys, ToolchainMissing) else surveys
+                self.missing[module] = error
+                surveys = {}
+            found[module] = {name: each for name, each in surveys.items() if each.variants}
+        return {module: each for module, each in found.items() if each or module in self.missing}
 
     def of(self, module: str) -> list[Compiled]:
         """All that there is to compile of a module."""
-        surveys = self.surveys_of(module)
+        surveys = self.surveys[module]
         return [Compiled(each, name) for name, s in surveys.items() for each in s.variants]
+
+    def toolchain(self, module: str) -> dict[str, str]:
+        """The versions of what compiles a module; none where that is missing."""
+        return next((survey.toolchain for survey in self.surveys[module].values()), {})
 
     def begin(self, wanted: Iterable[Compiled]) -> None:
         """Put on the pool what is not there yet, several variants of a module at a time."""
@@ -98,7 +100,11 @@ class Compiler:
     def figures(self, wanted: Compiled) -> Figures:
         """Wait for a variant. Raises ToolchainMissing and BuildError."""
         self.begin([wanted])
-        figures = self._asked[wanted].result()[wanted.variant.key]
+        try:
+            figures = self._asked[wanted].result()[wanted.variant.key]
+        except ToolchainMissing as error:
+            self.missing[wanted.variant.module] = error
+            raise
         if isinstance(figures, BuildError):
             raise figures
         return figures
@@ -109,8 +115,7 @@ class Compiler:
         self.begin(self.of(module))
         for each in self.of(module):
             variants.setdefault(each.variant.name, {})[each.architecture] = self.figures(each)
-        toolchain = next(iter(self.surveys_of(module).values())).toolchain
-        return CompiledFile(toolchain, variants)
+        return CompiledFile(self.toolchain(module), variants)
 
     @property
     def compiled(self) -> dict[Compiled, Figures]:

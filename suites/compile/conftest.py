@@ -1,22 +1,34 @@
-"""The tier's option, its fixtures, which variants a bound is about, and what is printed at the end.
+"""The tier's option, its fixtures, which variants a bound is about, and what a run leaves.
 
-A machine that cannot compile a module skips its tests and says why.
+A module that cannot be compiled here is skipped, and the end of the run says why. The record is
+the tier's where nothing else is run; else it is the main job's, and holds no compiled kernels.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
+import torch
 
-from kernels.cuda.toolchain import ToolchainMissing
+from golden.record import Header
+from kernels.cuda.toolchain import BuildError, ToolchainMissing
+from suites import recording
+from suites.compile.accepted import path_of, read, versions
+from suites.compile.architectures import ARCHITECTURES
 from suites.compile.compiler import Compiled, Compiler
-from suites.compile.figures import CompiledFile, Figures, path_of, read
+from suites.compile.figures import CompiledFile, Figures
 from suites.compile.known import SHORTFALLS
+from suites.compile.measurements import figures_of, work_of_calls
 from suites.compile.tables import occupancy_table
+from suites.compile.variants import ROOT, importable
 
 HERE: Final = Path(__file__).parent
 COMPILER: Final = pytest.StashKey[Compiler]()
 REPORTED: Final = pytest.StashKey[dict[str, str]]()
+RECORD: Final = pytest.StashKey[Path]()  # where it goes, if it is the tier's
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,7 +42,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "about(predicate): the variants that a bound is about")
     if config.getoption("numprocesses", None):
-        raise pytest.UsageError("suites/compile: it compiles in parallel by itself; leave out -n")
+        raise pytest.UsageError(
+            "suites/compile: it compiles in parallel by itself; leave out -n, or add -n0"
+        )
     config.stash[COMPILER] = Compiler()
     config.stash[REPORTED] = {}
 
@@ -52,19 +66,26 @@ def compiler(request: pytest.FixtureRequest) -> Compiler:
 @pytest.fixture
 def figures(compiled: Compiled, compiler: Compiler) -> Figures:
     """Those of the variant that a test is about."""
-    try:
+    with in_one_line():
         return compiler.figures(compiled)
-    except ToolchainMissing as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture
 def made(module: str, compiler: Compiler) -> CompiledFile:
     """Those of all variants of a module."""
-    try:
+    with in_one_line():
         return compiler.file(module)
+
+
+@contextmanager
+def in_one_line() -> Iterator[None]:
+    """A toolchain that is missing skips a test, and a kernel that is refused fails it."""
+    try:
+        yield
     except ToolchainMissing as error:
         pytest.skip(str(error))
+    except BuildError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture
@@ -75,32 +96,31 @@ def accept(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def reported(request: pytest.FixtureRequest) -> dict[str, str]:
-    """By module, what to print at the end about figures that another toolchain made."""
+    """By module, what to print at the end: what was accepted, or what another toolchain made."""
     return request.config.stash[REPORTED]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.path.parent != HERE:
         return
+    for fixture in ("module", "compiled"):
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize(fixture, [*_parameters(fixture, metafunc)])
+
+
+def _parameters(fixture: str, metafunc: pytest.Metafunc) -> Iterator[Any]:
+    """Every module or variant; a module that cannot be compiled here is one that is skipped."""
     compiler = metafunc.config.stash[COMPILER]
-    if "module" in metafunc.fixturenames:
-        values = [
-            _missing(module, surveys) or pytest.param(module, id=module)
-            for module, surveys in compiler.surveys.items()
-        ]
-        metafunc.parametrize("module", values)
-    if "compiled" in metafunc.fixturenames:
-        metafunc.parametrize("compiled", _variants(metafunc, compiler))
+    for module in compiler.surveys:
+        if reason := compiler.missing.get(module):
+            yield pytest.param(module, id=module, marks=pytest.mark.skip(reason=str(reason)))
+        elif fixture == "module":
+            yield pytest.param(module, id=module)
+        else:
+            yield from _variants(metafunc, compiler, module)
 
 
-def _missing(module: str, surveys: object) -> Any:
-    """A module whose toolchain is missing, as one parameter that is skipped; None for others."""
-    if not isinstance(surveys, ToolchainMissing):
-        return None
-    return pytest.param(module, id=module, marks=pytest.mark.skip(reason=str(surveys)))
-
-
-def _variants(metafunc: pytest.Metafunc, compiler: Compiler) -> list[Any]:
+def _variants(metafunc: pytest.Metafunc, compiler: Compiler, module: str) -> Iterator[Any]:
     """The variants that a bound is about, those expected to fail marked so.
 
     They must fail with the toolchain of the accepted figures, else the list is out of date; with
@@ -108,59 +128,97 @@ def _variants(metafunc: pytest.Metafunc, compiler: Compiler) -> list[Any]:
     """
     bound = metafunc.function.__name__
     about = metafunc.definition.get_closest_marker("about")
-    parameters = []
-    for module, surveys in compiler.surveys.items():
-        if isinstance(surveys, ToolchainMissing):
-            parameters.append(_missing(module, surveys))
+    accepted = read(path_of(module))
+    strict = accepted is not None and accepted.toolchain == compiler.toolchain(module)
+    for each in compiler.of(module):
+        if about is not None and not about.args[0](each):
             continue
-        accepted, (toolchain, *_) = read(path_of(module)), (s.toolchain for s in surveys.values())
-        strict = accepted is not None and accepted.toolchain == toolchain
-        for each in compiler.of(module):
-            if about is not None and not about.args[0](each):
-                continue
-            marks = [
-                pytest.mark.xfail(
-                    reason=f"{each.variant.kernel}: {shortfall.reason}",
-                    raises=AssertionError,
-                    strict=strict,
-                )
-                for shortfall in SHORTFALLS
-                if shortfall.covers(bound, each)
-            ]
-            parameters.append(pytest.param(each, id=str(each), marks=marks))
-    return parameters
+        marks = [
+            pytest.mark.xfail(
+                reason=f"{each.variant.kernel}: {shortfall.reason}",
+                raises=AssertionError,
+                strict=strict,
+            )
+            for shortfall in SHORTFALLS
+            if shortfall.covers(bound, each)
+        ]
+        yield pytest.param(each, id=str(each), marks=marks)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """All that was collected is compiled while the first tests wait for theirs."""
-    compiler = session.config.stash[COMPILER]
-    if session.config.option.collectonly:
+    config = session.config
+    if config.option.collectonly:
         return
+    ours = [item for item in session.items if item.path.parent == HERE]
+    compiler = config.stash[COMPILER]
     wanted: list[Compiled] = []
-    for item in session.items:
-        if item.path.parent == HERE and hasattr(item, "callspec"):
-            parameters = item.callspec.params
-            if isinstance(parameters.get("compiled"), Compiled):
-                wanted.append(parameters["compiled"])
-            if "module" in parameters:
-                wanted.extend(compiler.of(parameters["module"]))
+    for item in ours:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if isinstance(parameters.get("compiled"), Compiled):
+            wanted.append(parameters["compiled"])
+        elif "made" in getattr(item, "fixturenames", ()):
+            wanted.extend(compiler.of(parameters["module"]))
     compiler.begin(wanted)
+    if wanted and len(ours) == len(session.items):
+        path = config.invocation_params.dir / str(config.getoption("--record"))
+        config.stash[RECORD] = path
+        recording.begin(path, _header(config))
 
 
 # --- the end of a run ----------------------------------------------------------------------------
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    compiler = session.config.stash[COMPILER]
-    if exitstatus == pytest.ExitCode.OK and not compiler.compiled:
+    config = session.config
+    if config.option.collectonly:
+        return
+    compiled = config.stash[COMPILER].compiled
+    if exitstatus == pytest.ExitCode.OK and not compiled:
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+    if path := config.stash.get(RECORD, None):
+        run = recording.Recording()
+        run.measurements = [*figures_of(compiled), *work_of_calls(compiled)]
+        run.write(path, _header(config), int(session.exitstatus))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     config = terminalreporter.config
-    if compiled := config.stash[COMPILER].compiled:
-        terminalreporter.section("compiled kernels")
-        terminalreporter.write_line(occupancy_table(compiled))
-    for module, text in config.stash[REPORTED].items():
-        terminalreporter.section(module)
-        terminalreporter.write_line(text)
+    compiler, reported = config.stash[COMPILER], config.stash[REPORTED]
+    if config.option.collectonly or not (compiler.compiled or compiler.missing):
+        return
+    say = terminalreporter.write_line
+    terminalreporter.section("compiled kernels")
+    if compiled := compiler.compiled:
+        say(occupancy_table(compiled))
+    for module, text in reported.items():
+        say(f"\n{module}: {text}")
+    if config.getoption("--accept", default=False) and not reported:
+        say("\n--accept wrote nothing: leave out -k, or choose test_figures with it")
+    for module, reason in compiler.missing.items():
+        say(f"not-run: {module}: {reason}")
+    if compiled:
+        say(f"\n{len(compiled):,} compiled kernels: {versions(_toolchain(compiler))}")
+    if RECORD in config.stash:
+        say(f"record: {config.getoption('--record')}")
+
+
+def _header(config: pytest.Config) -> Header:
+    """The main job's, with all that compiles, and for what."""
+    compiler, arguments = config.stash[COMPILER], config.invocation_params.args
+    seed = config.getoption("--seed")
+    names = map(importable, compiler.surveys)
+    header = recording.header(ROOT, torch.device("cpu"), seed, names, arguments)
+    return msgspec.structs.replace(
+        header,
+        versions=header.versions | _toolchain(compiler),
+        device=f"none, compiled for {', '.join(ARCHITECTURES)}",
+    )
+
+
+def _toolchain(compiler: Compiler) -> dict[str, str]:
+    """The versions of all that compiles."""
+    found: dict[str, str] = {}
+    for module in compiler.surveys:
+        found |= compiler.toolchain(module)
+    return found

@@ -5,6 +5,7 @@ from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
+from math import prod
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -77,7 +78,4 @@ def _modules(module: ModuleType) -> list[Module]:
 
 
 def _threads(block: int | tuple[int, ...]) -> int:
-    threads = 1
-    for side in (block,) if isinstance(block, int) else block:
-        threads *= side
-    return threads
+    return block if isinstance(block, int) else prod(block)

@@ -1,14 +1,9 @@
-"""What is known of a compiled kernel, and the files of golden/compiled that hold what it was."""
+"""What is known of a compiled kernel, and what of it has changed."""
 
-import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
-
-FOLDER: Final = Path(__file__).parents[2] / "golden" / "compiled"
-ACCEPT: Final = "python -m pytest suites/compile --accept"
 
 
 class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -61,43 +56,6 @@ class Change(msgspec.Struct, frozen=True):
     figure: str
     before: Any
     after: Any
-
-
-def path_of(module: str, folder: Path = FOLDER) -> Path:
-    """Where the figures of a module are, which goes by ``<family>/<name>``."""
-    return folder / f"{module}.json"
-
-
-def read(path: Path) -> CompiledFile | None:
-    """The accepted figures; None where nothing was accepted yet.
-
-    Raises ValueError, in one line, for a file that does not hold figures.
-    """
-    if not path.is_file():
-        return None
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=CompiledFile)
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"{path.name}: {error}; write it again with `{ACCEPT}`") from None
-
-
-def write(path: Path, file: CompiledFile) -> None:
-    """Accept figures: canonical JSON, a line a compiled kernel, so that a change is a line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text_of(file), encoding="utf-8")
-
-
-def text_of(file: CompiledFile) -> str:
-    """The canonical text. Variants are sorted; architectures keep their order."""
-    lines = ["{", f'  "toolchain": {json.dumps(file.toolchain, sort_keys=True)},']
-    blocks = []
-    for variant, by_architecture in sorted(file.variants.items()):
-        figures = [
-            f"      {json.dumps(name)}: {json.dumps(msgspec.to_builtins(figures))}"
-            for name, figures in by_architecture.items()
-        ]
-        blocks.append(f"    {json.dumps(variant)}: {{\n" + ",\n".join(figures) + "\n    }")
-    return "\n".join([*lines, '  "variants": {', ",\n".join(blocks), "  }", "}"]) + "\n"
 
 
 def changes(before: Variants, after: Variants) -> Iterator[Change]:

@@ -13,12 +13,15 @@ from suites.compile.architectures import ARCHITECTURES
 from suites.compile.compiler import Compiled
 from suites.compile.figures import Change, Figures
 
-WIDTH: Final = 120
+WIDTH: Final = 120  # at most; what is usual fits 80
 
 
 def changes_table(changes: Iterable[Change]) -> str:
-    """A line a figure: what it was and what it is."""
-    table = _table("variant", "architecture", "figure", "before", "after")
+    """A line a figure: what it was and what it is. Long names of variants take two lines."""
+    table = _table()
+    table.add_column("variant", max_width=34)
+    for column in ("architecture", "figure", "before", "after"):
+        table.add_column(column, no_wrap=column == "figure")
     for change in changes:
         before, after = (_shown(each) for each in (change.before, change.after))
         table.add_row(change.variant, change.architecture, change.figure, before, after)
@@ -31,19 +34,22 @@ def occupancy_table(compiled: Mapping[Compiled, Figures]) -> str:
     for each, figures in compiled.items():
         by_architecture = found[each.variant.module, each.variant.kernel]
         by_architecture.setdefault(each.architecture, []).append(figures.occupancy)
-    table = _table("occupancy", "variants", *ARCHITECTURES)
+    table = _table()
+    for column in ("occupancy, %", *ARCHITECTURES):
+        table.add_column(column, no_wrap=True)
+    above = ""
     for (module, kernel), values in sorted(found.items()):
-        count = str(max(len(each) for each in values.values()))
-        cells = [_range(values.get(architecture, [])) for architecture in ARCHITECTURES]
-        table.add_row(f"{module} {kernel}", count, *cells)
+        if module != above:
+            table.add_row(above := module)
+        count = max(len(each) for each in values.values())
+        name = f"  {kernel}" + (f" ({count})" if count > 1 else "")
+        table.add_row(name, *(_range(values.get(name, [])) for name in ARCHITECTURES))
     return _text(table)
 
 
 def _range(values: list[float]) -> str:
-    if not values:
-        return ""
-    low, high = f"{min(values):.0%}", f"{max(values):.0%}"
-    return high if low == high else f"{low.removesuffix('%')}-{high}"
+    """``12-100``, or one figure where all are alike."""
+    return "-".join(dict.fromkeys(f"{100 * each(values):.0f}" for each in (min, max) if values))
 
 
 def _shown(value: Any) -> str:
@@ -54,11 +60,8 @@ def _shown(value: Any) -> str:
     return "yes" if value is True else str(value)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+def _table() -> Table:
+    return Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
 
 
 def _text(table: Table) -> str:

@@ -18,8 +18,9 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from suites.compile.architectures import Architecture
-from suites.compile.launches import Launch, called, load, variant, version
+from suites.compile.launches import Launch, called, load, variant
 from suites.compile.machine_code import Assembly, Cubin
+from suites.compile.tools import version
 
 # Triton numbers devices, and notes a launch once a device: each survey has one of its own.
 DEVICES: Final = count()

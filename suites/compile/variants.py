@@ -36,6 +36,11 @@ def modules() -> list[str]:
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in found)
 
 
+def importable(module: str) -> str:
+    """The name by which a module is imported, and given to ``--impl``."""
+    return f"kernels.{module.replace('/', '.')}"
+
+
 def language(module: str) -> str:
     """One of `LANGUAGES`, by which the name of a module begins."""
     return module.partition("/")[2].partition("_")[0]

@@ -49,6 +49,7 @@ def prepare(scratch: str) -> None:
 
 def survey(module: str, architecture: str) -> Survey:
     """What there is to compile. Raises ToolchainMissing."""
+    _module("tools").require()
     launched = _launches(module, architecture)
     kernels, toolchain = _backend(module).kernels(module), _backend(module).toolchain()
     return Survey(tuple(launch.variant for launch in launched), kernels, toolchain)
@@ -74,8 +75,7 @@ def measure(variants: Sequence[Variant], architecture: str) -> dict[str, Figures
         except Exception as error:  # of its own kind for each compiler
             refused = f"{variant.module} {variant.name} for {architecture}: {error!r}"
             made[variant.key] = BuildError(refused)
-    read = import_module("suites.compile.launches").read
-    figures = read([*compiled.values()], ARCHITECTURES[architecture])
+    figures = _module("tools").read([*compiled.values()], ARCHITECTURES[architecture])
     for variant, each in zip(compiled, figures, strict=True):
         made[variant.key] = each
         _keep(_cache(variant, architecture), msgspec.json.encode(each))
@@ -109,7 +109,12 @@ def _launches(module: str, architecture: str) -> "tuple[Launch, ...]":
 
 @cache
 def _backend(module: str) -> ModuleType:
+    return _module(f"{language(module)}_launches")
+
+
+def _module(name: str) -> ModuleType:
+    """One of ours that imports Triton or may be without it. Raises ToolchainMissing."""
     try:
-        return import_module(f"suites.compile.{language(module)}_launches")
+        return import_module(f"suites.compile.{name}")
     except ImportError as error:
         raise ToolchainMissing(f"{error}; install it") from error

@@ -5,6 +5,7 @@ import re
 import struct
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,24 @@ import msgspec
 import pytest
 from torch import Tensor
 
+from golden.record import Footer, Header, Measurement
 from kernels import api, catalog
+from kernels.cuda.toolchain import BuildError, ToolchainMissing
 from suites.compile import test_figures
-from suites.compile.accepted import compare
+from suites.compile.accepted import compare, read, text_of, write
 from suites.compile.architectures import ARCHITECTURES
 from suites.compile.bounds import ORDERS
 from suites.compile.calls import calls
-from suites.compile.compiler import Compiled
-from suites.compile.figures import CompiledFile, Figures, changes, read, text_of, write
+from suites.compile.compiler import Compiled, Compiler
+from suites.compile.conftest import in_one_line
+from suites.compile.figures import CompiledFile, Figures, changes
 from suites.compile.known import Shortfall
 from suites.compile.machine_code import Assembly, Cubin, amd, code_of, nvidia, split
+from suites.compile.measurements import figures_of, work_of_calls
 from suites.compile.tables import changes_table, occupancy_table
 from suites.compile.variants import Variant
-from suites.selftest.whole_runs import ROOT, run_pytest
+from suites.compile.worker import Survey
+from suites.selftest.whole_runs import ROOT, record_of, run_pytest
 
 TIER = str(ROOT / "suites" / "compile")
 
@@ -319,6 +325,17 @@ def test_another_toolchain_is_reported_and_does_not_fail(tmp_path: Path) -> None
     assert compare(path, made(toolchain=other, a={"sm_80": SMALL})) == ""
 
 
+def test_of_many_changes_the_first_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "module.json"
+    names = [f"v{number:02}" for number in range(25)]
+    write(path, CompiledFile(TOOLS, {name: {"sm_80": SMALL} for name in names}))
+    report = compare(path, CompiledFile({}, {name: {"sm_80": WIDE} for name in names}))
+    assert report.startswith("50 figures differ")
+    assert "v19" in report
+    assert "v20" not in report
+    assert "and 10 more: `git diff golden/compiled`" in report
+
+
 def test_figures_that_nobody_accepted_fail(tmp_path: Path) -> None:
     with pytest.raises(pytest.fail.Exception, match=r"no figures yet; .*--accept"):
         compare(tmp_path / "module.json", made(a={"sm_80": SMALL}))
@@ -328,6 +345,7 @@ def test_figures_are_written_when_accepted(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(test_figures, "path_of", lambda module: tmp_path / f"{module}.json")
     test, reported = test_figures.test_figures_are_the_accepted_ones, dict[str, str]()
     test("family/module", made(a={"sm_80": SMALL}), True, reported)
+    assert reported.pop("family/module") == "accepted: golden/compiled/family/module.json"
     test("family/module", made(a={"sm_80": SMALL}), False, reported)
     with pytest.raises(pytest.fail.Exception, match="2 figures are not"):
         test("family/module", made(a={"sm_80": WIDE}), False, reported)
@@ -336,6 +354,72 @@ def test_figures_are_written_when_accepted(tmp_path: Path, monkeypatch: pytest.M
     assert "2 figures differ" in reported["family/module"]
     test("family/module", made(a={"sm_80": WIDE}), True, reported)
     test("family/module", made(a={"sm_80": WIDE}), False, reported)
+
+
+def test_all_of_a_module_is_accepted_whatever_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options such as ``-k`` choose modules, and never some variants of one."""
+    variants = [compiled("kernel", label, "").variant for label in ("float32-odd", "int32-odd")]
+    surveys = {
+        name: Survey(tuple(variants[:count]), frozenset(), TOOLS)
+        for name, count in (("sm_80", 2), ("gfx942", 1))
+    }
+    monkeypatch.setattr(Compiler, "surveys", {"f/m": surveys})
+    monkeypatch.setattr(Compiler, "begin", lambda *_: None)
+    monkeypatch.setattr(Compiler, "figures", lambda *_: SMALL)
+    compiler = Compiler()
+    compiler.close()
+    assert compiler.file("f/m") == CompiledFile(
+        TOOLS,
+        {
+            "kernel float32-odd": {"sm_80": SMALL, "gfx942": SMALL},
+            "kernel int32-odd": {"sm_80": SMALL},
+        },
+    )
+
+
+def test_what_is_refused_fails_and_what_is_missing_skips() -> None:
+    with pytest.raises(pytest.fail.Exception, match="no such thing") as failure, in_one_line():
+        raise BuildError("no such thing")
+    assert not failure.value.pytrace
+    with pytest.raises(pytest.skip.Exception, match="install it"), in_one_line():
+        raise ToolchainMissing("install it")
+
+
+# --- the record ----------------------------------------------------------------------------------
+
+
+def test_figures_go_to_the_record_by_names_that_can_be_compared() -> None:
+    wide = msgspec.structs.replace(WIDE, spill_loads=8)
+    kernels = {
+        compiled("kernel", "float32-odd", "sm_80"): SMALL,
+        compiled("kernel", "float32-odd", "sm_90"): wide,
+    }
+    found = list(figures_of(kernels))
+    names = {(m.implementation, m.subject, m.quantity, m.variant): m.value for m in found}
+    assert len(names) == len(found) == 2 * 9
+    kernel = "kernels.f.m", "kernel float32-odd"
+    assert names[*kernel, "registers", "sm_80"] == 32
+    assert names[*kernel, "occupancy", "sm_80"] == 1.0
+    assert names[*kernel, "spill_loads", "sm_90"] == 8
+    assert {m.quantity for m in found} <= {*Figures.__struct_fields__}
+
+
+def test_the_work_of_a_call_goes_to_the_record() -> None:
+    """Of the operations whose kernels were compiled, and of all their calls."""
+    variant = Variant("f/m", "k", "merge_softmax_stats", "float32", "aligned", "label", "key")
+    found = list(work_of_calls({Compiled(variant, "sm_80"): SMALL}))
+    assert {m.subject for m in found} == {"merge_softmax_stats"}
+    labels = {each.label for each in calls() if each.operation == "merge_softmax_stats"}
+    assert {m.variant for m in found} == labels
+    # Two chunks of 2 x 16 x 256 rows, m and l, to one of each.
+    values = {m.quantity: m.value for m in found if m.variant == "float32-aligned-full"}
+    assert values == {
+        "bytes read": 2 * 2 * 2 * 16 * 256 * 4,
+        "bytes written": 2 * 2 * 16 * 256 * 4,
+        "products": 0,
+        "operations": 4 * 2 * 2 * 16 * 256,
+        "exponentials": 2 * 2 * 16 * 256,
+    }
 
 
 # --- bounds --------------------------------------------------------------------------------------
@@ -352,8 +436,23 @@ def test_the_occupancy_table_has_the_range_of_a_kernel() -> None:
         compiled("kernel", "float32-aligned", "sm_80"): SMALL,
         compiled("kernel", "float32-odd", "gfx942"): SMALL,
     }
+    variants[compiled("other", "float32-odd", "sm_80")] = SMALL
     rows = [line.split() for line in occupancy_table(variants).splitlines()]
-    assert ["f/m", "kernel", "2", "25-100%", "100%"] in rows
+    assert rows[-3:] == [["f/m"], ["kernel", "(2)", "25-100", "100"], ["other", "100"]]
+
+
+def test_tables_fit_80_columns() -> None:
+    """With names as long as the longest."""
+    kernel, labels = "streaming_statistics_kernel", {"odd-a": 0.12, "odd-b": 1.0}
+    others = {
+        compiled(kernel, label, name): msgspec.structs.replace(SMALL, occupancy=labels[label])
+        for label, name in product(labels, ARCHITECTURES)
+    }
+    others[compiled("normalised_block_sums<__nv_bfloat16>", "odd-a", "sm_80")] = SMALL
+    before = {"streaming_statistics_kernel float32-aligned-causal-estimate": {"sm_100": SMALL}}
+    after = {name: {"sm_100": WIDE} for name in before}
+    for table in (occupancy_table(others), changes_table(changes(before, after))):
+        assert max(map(len, table.splitlines())) <= 80
 
 
 def test_a_shortfall_covers_what_its_patterns_say() -> None:
@@ -394,25 +493,48 @@ def test_kernels_become_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     chosen = "spills and triton_fused and witness_serve_kernel and int32-single"
     kept = []
-    for _ in range(2):
-        run = run_pytest(tmp_path, TIER, "-k", chosen)
+    for options in ((), ("--accept",)):
+        run = run_pytest(tmp_path, TIER, "-k", chosen, *options)
         assert run.returncode == 0, run.stdout + run.stderr
         assert " 5 passed" in run.stdout
-        assert "witness/triton_fused witness_serve_kernel" in run.stdout
+        assert re.search(r"witness/triton_fused\n +witness_serve_kernel +\d", run.stdout)
+        assert re.search(r"\n5 compiled kernels: .*ptxas \d.*, triton \d", run.stdout)
+        assert "record: .conformance/record.jsonl" in run.stdout
+        assert ("--accept wrote nothing" in run.stdout) == bool(options)
         files = (tmp_path / "cache" / "sparse-conformance" / "compiled").iterdir()
         kept.append({file.name: file.stat().st_mtime_ns for file in files})
     assert len(kept[0]) == 5
     assert kept[1] == kept[0]
+    header, *measurements, footer = record_of(tmp_path)
+    assert isinstance(header, Header)
+    assert {"ptxas", "triton"} <= {*header.versions}
+    assert "sm_80" in header.device
+    assert "kernels.witness.triton_fused" in header.implementations
+    registers = {
+        (m.implementation, m.subject, m.variant): m.value
+        for m in measurements
+        if isinstance(m, Measurement) and m.quantity == "registers"
+    }
+    kernel = "kernels.witness.triton_fused", "witness_serve_kernel int32-single"
+    assert {*registers} == {(*kernel, name) for name in ARCHITECTURES}
+    assert min(registers.values()) > 0
+    assert footer == Footer({}, 0, 0)
+
+
+def test_to_collect_is_no_failure(tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, TIER, "--collect-only", "-q")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "compiled kernels" not in run.stdout
+    assert not (tmp_path / ".conformance").exists()
 
 
 def test_without_a_toolchain_nothing_is_run(tmp_path: Path) -> None:
-    for package in ("cuda", "triton"):
-        (tmp_path / package).mkdir()
+    (tmp_path / "cuda").mkdir()
     (tmp_path / "cuda" / "__init__.py").write_text('raise ImportError("no cuda here")\n')
-    run = run_pytest(tmp_path, TIER, "-rs", "-k", "cuda_fused")
+    run = run_pytest(tmp_path, TIER, "-k", "cuda_fused")
     assert run.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, run.stdout + run.stderr
-    assert "no cuda here" in run.stdout
-    assert "install cuda-core" in run.stdout
+    assert re.search(r"not-run: witness/cuda_fused: .*no cuda here.*install cuda-core", run.stdout)
+    assert not (tmp_path / ".conformance").exists()
     assert not re.search(r"\d+ (passed|failed|error)", run.stdout)
 
 
