@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from functools import cache, partial
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from math import prod
@@ -10,7 +9,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from kernels.cuda import Kernel, Module, ToolchainMissing, device
+from kernels.cuda import Kernel, Module, device
 from kernels.cuda.toolchain import text_of
 from suites.compile.architectures import Architecture
 from suites.compile.launches import Launch, called, load, variant
@@ -21,18 +20,11 @@ from suites.compile.variants import Variant
 @cache
 def toolchain() -> dict[str, str]:
     """The version of NVRTC. Raises ToolchainMissing."""
-    try:
-        nvrtc = import_module("cuda.bindings.nvrtc")
-        import_module("cuda.core")
-        _, major, minor = nvrtc.nvrtcVersion()
-    except (ImportError, RuntimeError) as error:
-        raise ToolchainMissing(
-            f"CUDA C++ needs cuda-core and NVRTC: {error}; install {device.PACKAGES}"
-        ) from error
+    library = device.nvrtc()
     try:
         return {"nvrtc": version_of("nvidia-cuda-nvrtc")}
     except PackageNotFoundError:
-        return {"nvrtc": f"{major}.{minor}"}
+        return {"nvrtc": library}
 
 
 def kernels(module: str) -> frozenset[str]:
