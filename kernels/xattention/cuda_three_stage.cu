@@ -4,10 +4,14 @@
 // up to diagonal + i (R-X3); where nothing is masked, the diagonal lies past the last key. Nothing
 // else is ever read (R-X6).
 //
-// For statistics a warp takes a row: its lanes read neighbouring keys, and no barrier is needed.
-// For sums of blocks a thread takes a column and walks down the rows of a block of queries, whose
-// statistics lie in shared memory: threads read neighbouring keys, and a mask is nothing but where
-// a walk begins. The order of a sum is that of its terms, whichever thread is first.
+// Neighbouring threads take neighbouring vectors of 128 bits, each in one load. Where a row begins
+// within a vector, its last visible key lies within one, or elements have gaps between them, they
+// are read one by one.
+//
+// For statistics a warp takes a row, and no barrier is needed. For sums of blocks a thread takes
+// the columns of a vector and walks down the rows of a block of queries, whose statistics lie in
+// shared memory: a mask is where the walk begins, and how many of the columns a row sees. The order
+// of a sum is that of its terms, whichever thread is first.
 //
 // All is fp32 and in base e (R-X2), and rounded once, where it is stored. `expf` is within 2 ulp,
 // as declared (R-X14), unless a compiler is told to use fast mathematics. Addresses are computed in
@@ -18,12 +22,43 @@
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kLoads = 8;  // scores that a lane has under way at a time
 constexpr int kRows = 64;  // rows whose statistics are in shared memory at a time
 constexpr unsigned kLanes = 0xffffffff;
 constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000);
 
 using Wide = long long;
+
+// --- a vector of scores --------------------------------------------------------------------------
+
+// Neighbouring elements, as many as one load reads.
+template <class T>
+constexpr int kVector = 16 / sizeof(T);
+
+template <class T>
+struct __align__(16) Vector {
+    T element[kVector<T>];
+};
+
+// How many elements lie between the last boundary of a vector and this one.
+template <class T>
+__device__ int lead(const T* element) {
+    return reinterpret_cast<Wide>(element) % sizeof(Vector<T>) / sizeof(T);
+}
+
+// Of the vector that begins at `first`, the elements [begin, end). The others may lie outside the
+// tensor: they are not read, and 0.
+template <class T>
+__device__ Vector<T> load(const T* first, Wide stride, int begin, int end) {
+    if (begin <= 0 && end >= kVector<T> && stride == 1 && lead(first) == 0) {
+        return *reinterpret_cast<const Vector<T>*>(first);
+    }
+    Vector<T> vector{};
+#pragma unroll
+    for (int i = 0; i < kVector<T>; ++i) {
+        if (begin <= i && i < end) vector.element[i] = first[i * stride];
+    }
+    return vector;
+}
 
 // --- one row -------------------------------------------------------------------------------------
 
@@ -61,21 +96,22 @@ struct Statistics {
 // -inf and 0 of none (R-X4). A maximum drops NaN, so that one shows in l, and is in both at last.
 template <class T>
 __device__ Statistics row_statistics(const T* row, Wide column_stride, int keys, float scale) {
-    const int lane = threadIdx.x % 32;
-    const T* score = row + lane * column_stride;
     float m = -kInfinity, l = 0.0f;
-    for (int j = lane; j < keys + lane; j += 32 * kLoads, score += 32 * kLoads * column_stride) {
+    const int lane = threadIdx.x % 32;
+    // The first vector begins at the boundary before the row.
+    for (int j = lane * kVector<T> - lead(row); j < keys; j += 32 * kVector<T>) {
+        const auto scores = load(row + j * column_stride, column_stride, -j, keys - j);
         const float m_before = m;
-        float x[kLoads];
+        float x[kVector<T>];
 #pragma unroll
-        for (int load = 0; load < kLoads; ++load) {
-            const bool exists = j + 32 * load < keys;
-            x[load] = exists ? logit(score[32 * load * column_stride], scale) : -kInfinity;
-            m = fmaxf(m, x[load]);
+        for (int i = 0; i < kVector<T>; ++i) {
+            const bool exists = 0 <= j + i && j + i < keys;
+            x[i] = exists ? logit(scores.element[i], scale) : -kInfinity;
+            m = fmaxf(m, x[i]);
         }
         l *= expf(m_before - base(m));
 #pragma unroll
-        for (int load = 0; load < kLoads; ++load) l += expf(x[load] - base(m));
+        for (int i = 0; i < kVector<T>; ++i) l += expf(x[i] - base(m));
     }
     const float m_lane = m;
     m = warp_max(m);
@@ -107,70 +143,83 @@ struct __align__(8) Weighing {
     }
 };
 
-// The weighing of a row; one that does not exist is a row without mass.
 template <class T>
-__device__ Weighing weighing_of(const Queries<T>& queries, int row, bool exists) {
-    const float l = exists ? queries.l[row * queries.l_stride] : 0.0f;
+__device__ Weighing weighing_of(const Queries<T>& queries, int row) {
+    const float l = queries.l[row * queries.l_stride];
     if (l == 0.0f) return {0.0f, 0.0f};
     return {queries.m[row * queries.m_stride], 1.0f / l};
 }
 
-// The sum of the weights in column j, of the `rows` rows from row `top` on.
+// Adds to `sums` the weights in the columns [begin, end) of a vector whose first is `left`, of the
+// `rows` rows from row `top` on.
 template <class T>
-__device__ float column_sum(
-    const Queries<T>& queries, const Weighing* weighing, int top, int rows, Wide j) {
-    // The first of them that sees j: j <= diagonal + row.
-    int row = static_cast<int>(min(max(j - queries.diagonal - top, Wide{0}), Wide{kRows}));
+__device__ void add_columns(
+    const Queries<T>& queries, const Weighing* weighing, int top, int rows, int left, int begin,
+    int end, float (&sums)[kVector<T>]) {
+    // How many of the columns row `top` sees, or how many it lacks: every row sees one more.
+    const Wide visible = queries.diagonal + top + 1 - left;
+    const int at_top = static_cast<int>(max(min(visible, Wide{kVector<T>}), -Wide{kRows}));
+    int row = max(begin + 1 - at_top, 0);  // the first that sees one
     const T* score =
-        queries.scores + (top + row) * queries.row_stride + j * queries.column_stride;
-    float sum = 0.0f;
-    for (; row < rows; row += kLoads, score += kLoads * queries.row_stride) {
-        float x[kLoads];
+        queries.scores + (top + row) * queries.row_stride + left * queries.column_stride;
+    for (; row < rows; ++row, score += queries.row_stride) {
+        const int sees = min(at_top + row, end);
+        const auto scores = load(score, queries.column_stride, begin, sees);
+        const Weighing of_row = weighing[row];
 #pragma unroll
-        for (int load = 0; load < kLoads; ++load) {
-            const bool exists = row + load < rows;
-            x[load] = exists ? logit(score[load * queries.row_stride], queries.scale) : 0.0f;
+        for (int i = 0; i < kVector<T>; ++i) {
+            const float x = logit(scores.element[i], queries.scale);
+            if (begin <= i && i < sees) sums[i] += of_row.weight(x);
         }
-#pragma unroll
-        for (int load = 0; load < kLoads; ++load) sum += weighing[row + load].weight(x[load]);
     }
-    return sum;
 }
 
+// Columns that the threads take at a time.
+template <class T>
+constexpr int kColumns = kThreads * kVector<T>;
+
 // How many blocks of keys a block of threads sums at a time.
-__device__ int blocks_a_tile(int block_size) { return max(kThreads / block_size, 1); }
+template <class T>
+__device__ int blocks_a_tile(int block_size) {
+    return max(kColumns<T> / block_size, 1);
+}
 
 // The sums of a tile of blocks of keys, from block `first` on, over a block of queries. By all
 // threads; what any of them wrote before is there for all from the first barrier on.
+//
+// Each thread has the slots of a vector: column j of the tile goes to slot (before + j) % kColumns,
+// with `before` from the last boundary to column 0. More columns than slots has only a tile that is
+// one wide block, and then all slots are part of its sum.
 template <class T>
 __device__ void sum_tile(
     const Queries<T>& queries, int block_size, int first, int k_blocks, T* sums) {
-    __shared__ Weighing weighing[kRows + kLoads];  // loads come in whole groups, past the last row
-    __shared__ float partial[kThreads];
-    const int width = min(block_size, kThreads);  // threads a block of keys
-    const int blocks = min(blocks_a_tile(block_size), k_blocks - first);
-    const int thread = threadIdx.x, block = thread / width;
+    __shared__ Weighing weighing[kRows];
+    __shared__ float slots[kColumns<T>];
+    const int blocks = min(blocks_a_tile<T>(block_size), k_blocks - first);
+    const int left = first * block_size, right = left + blocks * block_size;
+    const int before = lead(queries.scores + left * queries.column_stride);
+    const int thread = threadIdx.x;
 
-    float sum = 0.0f;
+    float own[kVector<T>] = {};  // slots
     for (int top = 0; top < block_size; top += kRows) {
         const int rows = min(queries.rows - top, kRows);
         __syncthreads();
-        if (thread < kRows + kLoads) {
-            weighing[thread] = weighing_of(queries, top + thread, thread < rows);
-        }
+        if (thread < rows) weighing[thread] = weighing_of(queries, top + thread);
         __syncthreads();
-        if (block >= blocks) continue;
-        const Wide left = Wide{first + block} * block_size;
-        for (int column = thread % width; column < block_size; column += width) {
-            sum += column_sum(queries, weighing, top, rows, left + column);
+        for (int j = left - before + thread * kVector<T>; j < right; j += kColumns<T>) {
+            add_columns(
+                queries, weighing, top, rows, j, max(left - j, 0), min(right - j, kVector<T>), own);
         }
     }
 
-    partial[thread] = sum;
+#pragma unroll
+    for (int i = 0; i < kVector<T>; ++i) slots[thread * kVector<T> + i] = own[i];
     __syncthreads();
+    const int width = min(block_size, kColumns<T>);
     for (int each = thread / 32; each < blocks; each += kWarps) {
+        const int begin = before + each * block_size;
         float total = 0.0f;
-        for (int i = thread % 32; i < width; i += 32) total += partial[each * width + i];
+        for (int i = thread % 32; i < width; i += 32) total += slots[(begin + i) % kColumns<T>];
         total = warp_sum(total);
         if (thread % 32 == 0) sums[first + each] = static_cast<T>(total);
     }
@@ -221,7 +270,7 @@ __global__ void __launch_bounds__(kThreads) normalised_block_sums(
     Wide m_head_stride, Wide m_stride, Wide l_batch_stride, Wide l_head_stride, Wide l_stride,
     int block_size, int real_rows, Wide diagonal, float scale) {
     const int q_blocks = q_len / block_size, k_blocks = k_len / block_size;
-    const int tiles = (k_blocks - 1) / blocks_a_tile(block_size) + 1;
+    const int tiles = (k_blocks - 1) / blocks_a_tile<T>(block_size) + 1;
     const int row_of_blocks = blockIdx.x / tiles;
     const int head = row_of_blocks / q_blocks % heads, batch = row_of_blocks / q_blocks / heads;
     const int i = row_of_blocks % q_blocks * block_size;
@@ -236,17 +285,17 @@ __global__ void __launch_bounds__(kThreads) normalised_block_sums(
         seen(real_rows - 1 - i, block_size),
         diagonal + i,
         scale};
-    const int first = static_cast<int>(blockIdx.x % tiles) * blocks_a_tile(block_size);
+    const int first = static_cast<int>(blockIdx.x % tiles) * blocks_a_tile<T>(block_size);
     block_sums += Wide{row_of_blocks} * k_blocks;
     sum_tile(queries, block_size, first, k_blocks, block_sums);
 }
 
 // block_sums as above. A block of threads for each block of queries: its warps share out the rows
 // for their statistics, and then all sum tile after tile, of what may still be in the cache.
-// m_rows, l_rows: room for statistics, [batch, heads, q_len], contiguous. Four blocks, or a
-// compiler that hopes for five spills registers (sm_80).
+// m_rows, l_rows: room for statistics, [batch, heads, q_len], contiguous. With hope for one more
+// block on a multiprocessor, a compiler spills registers.
 template <class T>
-__global__ void __launch_bounds__(kThreads, 4) one_pass_block_sums(
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 4 : 3) one_pass_block_sums(
     const T* __restrict__ scores, float* m_rows, float* l_rows, T* __restrict__ block_sums,
     int heads, int q_len, int k_len, Wide batch_stride, Wide head_stride, Wide row_stride,
     Wide column_stride, int block_size, int real_rows, Wide diagonal, float scale) {
@@ -271,7 +320,7 @@ __global__ void __launch_bounds__(kThreads, 4) one_pass_block_sums(
 
     const Queries<T> queries{
         scores, row_stride, column_stride, m_rows, l_rows, 1, 1, rows, diagonal + i, scale};
-    for (int first = 0; first < k_blocks; first += blocks_a_tile(block_size)) {
+    for (int first = 0; first < k_blocks; first += blocks_a_tile<T>(block_size)) {
         sum_tile(queries, block_size, first, k_blocks, block_sums);
     }
 }

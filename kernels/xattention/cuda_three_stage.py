@@ -17,6 +17,7 @@ from kernels.xattention import refusals
 
 THREADS: Final = 256  # kThreads, a block
 WARPS: Final = THREADS // 32
+VECTOR: Final = 16  # bytes that a thread reads at once
 KERNELS: Final = {
     "softmax_fuse_block_sum": "one_pass_block_sums",
     "softmax_compute_partial_stats": "partial_statistics",
@@ -165,7 +166,8 @@ def softmax_normalize_and_block_sum(
     block_sums = _new_block_sums(attn_weights_slice, reshaped_block_size)
     batch, heads, q_blocks, k_blocks = block_sums.shape
     if block_sums.numel():
-        tiles = -(-k_blocks // max(THREADS // reshaped_block_size, 1))
+        columns = THREADS * VECTOR // block_sums.itemsize
+        tiles = -(-k_blocks // max(columns // reshaped_block_size, 1))
         MODULE[f"normalised_block_sums<{TYPES[block_sums.dtype]}>"].launch(
             batch * heads * q_blocks * tiles,
             THREADS,

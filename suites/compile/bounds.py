@@ -5,8 +5,10 @@ from typing import Final
 
 from suites.compile.compiler import Compiled
 
-# Kernels that read rows, but fewer elements of one at a time than they have threads.
-NARROW: Final = ("selection_kernel",)
+# Kernels that have nothing to gain from wide loads. The selection reads fewer elements of a row at
+# a time than it has threads. The merge in CUDA C++ has a thread a row, whose loads fill whole lines
+# as they are: four rows a thread would only be a quarter of the threads.
+NARROW: Final = ("selection_kernel", "merge_statistics")
 # Kernels that multiply queries and keys, beside those of the operation that does nothing else.
 SCORES: Final = ("streaming_statistics_kernel", "streaming_block_sum_kernel", "score_kernel")
 TENSOR_CORES: Final = {

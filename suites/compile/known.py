@@ -42,15 +42,11 @@ SCALARS: Final = "scalar registers go to lanes of vector registers, and not to m
 LIMITS: Final = "each row of a causal tile has a limit of its own, which may fall within a vector"
 BLOCKS: Final = "8 positions a block: Triton knows a size to be aligned if it is a multiple of 16"
 HALVES: Final = "a tile of 16-bit queries or keys has 4 elements for each of 512 threads"
-ELEMENTS: Final = "a thread reads one element at a time"
 REDUCTION: Final = "the count of witnesses is reduced, with barriers, between the two stores"
 
 SELECTIONS: Final = (
     "float32-*-causal float32-*-causal-estimate "
     "float16-odd-causal bfloat16-aligned-causal* bfloat16-odd-causal*"
-)
-CUDA: Final = (
-    "merge_statistics partial_statistics<*> normalised_block_sums<*> one_pass_block_sums<*>"
 )
 
 SHORTFALLS: Final = (
@@ -76,6 +72,5 @@ SHORTFALLS: Final = (
     Shortfall(WIDTH, "block_sum_kernel", "*-causal", "*", LIMITS),
     Shortfall(WIDTH, "block_sum_kernel", "*-estimate", "*", BLOCKS),
     Shortfall(WIDTH, "streaming_*_kernel", "*float16-*", "gfx942", HALVES),
-    Shortfall(WIDTH, CUDA, "*", "*", ELEMENTS),
     Shortfall(BARRIER, "witness_merge_kernel", "*", "sm_*", REDUCTION),
 )
