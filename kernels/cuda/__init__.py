@@ -4,12 +4,11 @@ On CUDA tensors a kernel is compiled by NVRTC for the GPU at hand; on CPU tensor
 compiled by g++ through on_host.h, runs on the host.
 """
 
-from kernels.cuda.host import SEED, scheduled
+from kernels.cuda.host import scheduled
 from kernels.cuda.module import Kernel, Module
 from kernels.cuda.toolchain import BuildError, LaunchFault, ToolchainMissing
 
 __all__ = [
-    "SEED",
     "BuildError",
     "Kernel",
     "LaunchFault",

@@ -25,7 +25,7 @@ from kernels.cuda.toolchain import (
 HERE: Final = Path(__file__).parent
 # In what order threads and blocks get their turn: 0 is the order of their numbers, every other
 # number an order of its own.
-SEED: Final[ContextVar[int]] = ContextVar("SEED", default=0)
+_SEED: Final[ContextVar[int]] = ContextVar("_SEED", default=0)
 
 HEADERS: Final = (HERE / "on_host.h", *sorted((HERE / "on_host").glob("*.h")))
 LANGUAGE: Final = "c++20"  # as for a GPU
@@ -55,12 +55,15 @@ DYNAMIC: Final = re.compile(r"\bextern\s[^;{}]*\b__shared__\s[^;{}]*?\b(\w+)\s*\
 
 @contextmanager
 def scheduled(seed: int) -> Iterator[None]:
-    """Launches inside, on the host, give threads and blocks their turns in the order of a seed."""
-    token = SEED.set(seed)
+    """Launches inside, on the host, give threads and blocks their turns in the order of a seed.
+
+    Within another such block the order is that of both seeds; without any, that of the numbers.
+    """
+    token = _SEED.set(_SEED.get() ^ seed)
     try:
         yield
     finally:
-        SEED.reset(token)
+        _SEED.reset(token)
 
 
 class _Launch(ctypes.Structure):
@@ -95,7 +98,7 @@ class Library:
     ) -> None:
         """Run a kernel to its end. Raises LaunchFault."""
         pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-        launch = _Launch(grid, block, shared_bytes, SEED.get(), ctypes.addressof(pointers))
+        launch = _Launch(grid, block, shared_bytes, _SEED.get(), ctypes.addressof(pointers))
         self._launch(kernel, launch)
         if launch.failure:
             raise LaunchFault(f"{self._names[kernel]}, {launch.failure.decode()}")

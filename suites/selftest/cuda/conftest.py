@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from kernels.cuda import SEED, Module
+from kernels.cuda import Module, scheduled
 from suites.selftest.cuda.programs import SEEDS, Build
 
 
 @pytest.fixture(params=SEEDS)
 def seed(request: pytest.FixtureRequest) -> Iterator[int]:
     """Each of several orders in turn, set for the launches of the test."""
-    token = SEED.set(request.param)
-    yield request.param
-    SEED.reset(token)
+    with scheduled(request.param):
+        yield request.param
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from kernels.cuda import SEED, Module
+from kernels.cuda import Module, scheduled
 from suites.selftest.cuda.programs import Build, integers, zeros
 
 # --- where a thread is ---------------------------------------------------------------------------
@@ -57,10 +57,9 @@ __global__ void order(int* threads, int* blocks, int* count) {
 def order_of(build: Build, seed: int) -> tuple[list[int], list[int]]:
     """The threads of 6 blocks of 96, in the order in which they ran, and the blocks."""
     threads, blocks = zeros(6 * 96), zeros(6 * 96)
-    token = SEED.set(seed)
     kernel = build(ORDER, order="int*, int*, int*")["order"]
-    kernel.launch(6, 96, threads, blocks, zeros(1))
-    SEED.reset(token)
+    with scheduled(seed):
+        kernel.launch(6, 96, threads, blocks, zeros(1))
     assert sorted(threads.tolist()) == sorted(list(range(96)) * 6)
     return threads.tolist(), blocks.tolist()[::96]
 
@@ -80,6 +79,13 @@ def test_other_seeds_permute_threads_and_blocks(build: Build) -> None:
     assert len({threads[0] % 32 for threads, _ in orders}) > 3
 
 
+def test_an_order_within_another_is_of_both(build: Build) -> None:
+    alone = order_of(build, 5 ^ 9)
+    with scheduled(9):
+        assert order_of(build, 5) == alone
+    assert order_of(build, 5) != alone
+
+
 RACE = """
 __global__ void race(int* out) {
     __shared__ int flag;
@@ -95,10 +101,9 @@ def test_a_missing_barrier_shows_under_some_order(build: Build) -> None:
     for barrier in wrong:
         kernel = build(RACE.replace("BARRIER", barrier), "race", race="int*")["race"]
         for seed in range(10):
-            token = SEED.set(seed)
             out = zeros(64)
-            kernel.launch(1, 64, out)
-            SEED.reset(token)
+            with scheduled(seed):
+                kernel.launch(1, 64, out)
             wrong[barrier] += out.tolist() != [1] * 64
     assert wrong[""] > 6  # unless thread 40 happens to be the first
     assert wrong["__syncthreads()"] == 0

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.cuda import SEED, BuildError, Module, ToolchainMissing, device, host
+from kernels.cuda import BuildError, Module, ToolchainMissing, device, host, scheduled
 from kernels.witness import cuda_fused
 from oracles import witness
 from suites.selftest.cuda.programs import Build
@@ -198,9 +198,8 @@ LAYOUTS = {
 
 @pytest.fixture(params=[0, 1, 2])
 def seed(request: pytest.FixtureRequest) -> Iterator[int]:
-    token = SEED.set(request.param)
-    yield request.param
-    SEED.reset(token)
+    with scheduled(request.param):
+        yield request.param
 
 
 def laid_out(values: Tensor, layout: str) -> Tensor:

@@ -6,7 +6,6 @@ becomes machine code where NVRTC is installed.
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -19,7 +18,7 @@ from msgspec.structs import replace
 
 from golden.model import FloatType, Layout, Tensor
 from kernels import catalog
-from kernels.cuda import SEED, LaunchFault, Module, ToolchainMissing, device
+from kernels.cuda import LaunchFault, Module, ToolchainMissing, device, scheduled
 from kernels.xattention import cuda_three_stage, torch_reference
 from suites.cases import (
     MERGE,
@@ -157,16 +156,6 @@ def runner() -> Runner:
     return Runner(implementation, torch.device("cpu"))
 
 
-@contextmanager
-def order(seed: int) -> Iterator[None]:
-    """Threads get their turn in the order of this seed."""
-    token = SEED.set(seed)
-    try:
-        yield
-    finally:
-        SEED.reset(token)
-
-
 # --- what holds ----------------------------------------------------------------------------------
 
 
@@ -181,7 +170,7 @@ def test_the_order_of_threads_does_not_matter_to_any_bit(shape: str, dtype: Floa
     for case in drawn(*SHAPES[shape], dtype):
         results = runner().call(case)
         for seed in SEEDS:
-            with order(seed):
+            with scheduled(seed):
                 again = runner().call(case)
             runner().require_same(case, results, again, f"in the order of seed {seed}")
 
@@ -431,7 +420,7 @@ def test_a_mistake_is_seen(fault: str, tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(Nonconformance):  # noqa: PT012 - wherever it is
         for seed in SEEDS:
             for each in judged():
-                with order(seed):
+                with scheduled(seed):
                     runner().require_close(
                         each.case, each.expected, runner().call(each.case), each.bounds
                     )
