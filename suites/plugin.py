@@ -15,7 +15,7 @@ from golden import files
 from golden.model import Contract, Vector, VectorFile
 from golden.record import Header, Measurement, Verdict
 from kernels import catalog
-from kernels.cuda import ToolchainMissing
+from kernels.cuda import SANITIZE, ToolchainMissing
 from suites import counterexamples
 from suites import recording as record
 from suites.explain import explain
@@ -25,6 +25,7 @@ from suites.watch.patching import mend_interpreter
 
 ROOT: Final = Path(__file__).parent.parent
 REPLAY: Final = ROOT / "suites" / "test_replay.py"
+SANITIZE_TIER: Final = ROOT / "suites" / "sanitize"
 STATE: Final = pytest.StashKey["State"]()
 CASES: Final = 40  # generated cases a test
 
@@ -343,7 +344,9 @@ def _rerun(item: pytest.Item, name: str, failure: Nonconformance) -> str:
     folder = item.config.invocation_params.dir
     path = counterexamples.keep(failure, _contracts(item), folder)
     state = item.config.stash[STATE]
-    where = "" if folder == ROOT else f" {os.path.relpath(REPLAY, folder)}"
+    replay = SANITIZE_TIER if SANITIZE.get() else REPLAY
+    known = folder == ROOT and replay is REPLAY
+    where = "" if known else f" {os.path.relpath(replay, folder)}"
     chosen = f" --impl {name}" if name != ORACLE.name else ""
     device = f" --device {state.device}" if state.device.type != "cpu" else ""
     return f"python -m pytest{where} --replay {path}{chosen}{device}"

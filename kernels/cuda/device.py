@@ -36,6 +36,7 @@ class Library:
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
         shared_bytes: int,
+        values: Sequence[Any],
         arguments: Sequence[Any],
     ) -> None:
         """Put a launch on torch's current stream of the device."""
@@ -44,7 +45,7 @@ class Library:
             if shared_bytes > FREE_SHARED:
                 self._ask_for_shared(kernel, shared_bytes)
             config = core.LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
-            core.launch(_Stream(self._device), config, self._kernels[kernel], *arguments)
+            core.launch(_Stream(self._device), config, self._kernels[kernel], *values)
 
     def _ask_for_shared(self, kernel: int, shared_bytes: int) -> None:
         driver = import_module("cuda.bindings.driver")

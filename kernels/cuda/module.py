@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.cuda import device, host, parameters
 from kernels.cuda.parameters import Parameter
+from kernels.cuda.sanitizer import SANITIZE
 
 Size = int | tuple[int, ...]
 Shape = tuple[int, int, int]
@@ -22,9 +23,18 @@ class Launcher(Protocol):
     """Runs the kernels of one built source on one kind of device."""
 
     def launch(
-        self, kernel: int, grid: Shape, block: Shape, shared_bytes: int, arguments: Sequence[Any]
+        self,
+        kernel: int,
+        grid: Shape,
+        block: Shape,
+        shared_bytes: int,
+        values: Sequence[Any],
+        arguments: Sequence[Any],
     ) -> None:
-        """Launch the kernel of that number. ``arguments``: ctypes values, in order."""
+        """Launch the kernel of that number.
+
+        ``values``: the arguments as ctypes values, in order; ``arguments``: as they were given.
+        """
         ...
 
 
@@ -43,7 +53,7 @@ class Module:
             name: Kernel(self, number, name, parameters.parse(declaration))
             for number, (name, declaration) in enumerate(kernels.items())
         }
-        self._built: dict[torch.device, Launcher] = {}
+        self._built: dict[tuple[torch.device, bool], Launcher] = {}
 
     def __getitem__(self, name: str) -> "Kernel":
         return self.kernels[name]
@@ -69,12 +79,15 @@ class Module:
         Raises ToolchainMissing without g++, or for a GPU without cuda-core and NVRTC, and
         BuildError when the compiler refuses the source.
         """
-        if where not in self._built:
-            if where.type == "cpu":
-                self._built[where] = host.build(self.source, self.declarations)
-            else:
-                self._built[where] = device.build(self.source, self.declarations, where)
-        return self._built[where]
+        on_host = where.type == "cpu"
+        key = (where, on_host and SANITIZE.get())
+        if key not in self._built:
+            self._built[key] = (
+                host.build(self.source, self.declarations, sanitized=SANITIZE.get())
+                if on_host
+                else device.build(self.source, self.declarations, where)
+            )
+        return self._built[key]
 
 
 class Kernel:
@@ -110,7 +123,9 @@ class Kernel:
         if not 0 <= shared_bytes <= MOST_SHARED:
             raise ValueError(f"{self}: shared_bytes is {shared_bytes}; from 0 to {MOST_SHARED}")
         launcher = self.module.built_for(where)
-        launcher.launch(self.number, self._grid(grid), self._block(block), shared_bytes, values)
+        launcher.launch(
+            self.number, self._grid(grid), self._block(block), shared_bytes, values, arguments
+        )
 
     def _values(self, arguments: Sequence[Any]) -> list[Any]:
         if len(arguments) != len(self.parameters):

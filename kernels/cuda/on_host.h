@@ -7,7 +7,9 @@
 // than CUDA in two things: threads that have returned are missed at a barrier and in a mask.
 //
 // A thread never runs beside another, so a data race shows only where the order of whole stretches
-// between two waits decides. A thread that spins until another one writes spins for ever.
+// between two waits decides, and an access out of bounds only by what it does. A build that is
+// sanitized watches every load and store, and stops at both (sanitizer.h). A thread that spins
+// until another one writes spins for ever.
 #pragma once
 
 #include <algorithm>
@@ -45,6 +47,8 @@
 #include "on_host/fibers.h"
 
 #include "on_host/block.h"
+
+#include "on_host/sanitizer.h"
 
 #include "on_host/launch.h"
 

@@ -44,9 +44,9 @@ inline double __longlong_as_double(long long x) { return std::bit_cast<double>(x
 
 // --- memory --------------------------------------------------------------------------------------
 
-inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_block() { on_host::sanitizer::fence(); }
+inline void __threadfence() { on_host::sanitizer::fence(); }
+inline void __threadfence_system() { on_host::sanitizer::fence(); }
 
 // Loads and stores that say how they want to be cached.
 template <class T>
@@ -64,7 +64,7 @@ namespace on_host {
 
 // The value before; `change` gives the one after.
 template <class T, class Change>
-T exchange(T* address, Change change) {
+[[gnu::always_inline]] inline T exchange(T* address, Change change) {
     T before, after;
     __atomic_load(address, &before, __ATOMIC_RELAXED);
     do {
@@ -96,7 +96,7 @@ T subtract(T a, T b) {
 // For the types that CUDA has them for, and no others.
 #define ON_HOST_ATOMIC(name, after, ...)                                                           \
     template <on_host::OneOf<__VA_ARGS__> T>                                                       \
-    T name(T* address, std::type_identity_t<T> value) {                                            \
+    [[gnu::always_inline]] inline T name(T* address, std::type_identity_t<T> value) {              \
         return on_host::exchange(address, [=](T before) { return static_cast<T>(after); });        \
     }
 
@@ -115,7 +115,8 @@ ON_HOST_ATOMIC(atomicDec, before == 0 || before > value ? value : before - 1, un
 #undef ON_HOST_ATOMIC
 
 template <on_host::OneOf<int, unsigned, unsigned long long, unsigned short> T>
-T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
+[[gnu::always_inline]] inline T atomicCAS(
+    T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
     __atomic_compare_exchange(
         address, &expected, &value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return expected;

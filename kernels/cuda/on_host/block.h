@@ -12,6 +12,7 @@ struct Warp;
 
 struct Thread {
     Context context;
+    std::byte* stack;
     uint3 index;
     unsigned number, lane;
     Warp* warp;
@@ -41,6 +42,15 @@ struct Warp {
     int meetings;  // pending ones
     Meeting meeting[32];
 };
+
+// What the watch over a kernel's accesses has to know (sanitizer.h).
+namespace sanitizer {
+
+void end_block();
+void end_turn();
+void order_block();
+
+}  // namespace sanitizer
 
 struct Block {
     uint3 index;
@@ -186,9 +196,11 @@ inline Thread* take_ready() {
 }
 
 inline void give_way() {
+    sanitizer::end_turn();
     Thread* const from = self;
     Thread* const next = take_ready();
     if (next == nullptr) {
+        sanitizer::end_block();
         report_stuck();
         give_up();
     }
@@ -224,6 +236,7 @@ inline int meet_block(const char* operation, int line, bool predicate) {
     }
     if (block.arrived == block.threads) {
         block.arrived = 0;
+        sanitizer::order_block();
         block.outcome = block.predicates;
         for (unsigned n = 0; n < block.threads; ++n) block.thread[n].operation = nullptr;
         set_all_ready();

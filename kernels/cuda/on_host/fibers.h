@@ -81,6 +81,11 @@ class Stacks {
         return memory + thread * (page + usable) + page;
     }
 
+    // Whose stack an address is in, or nobody's: a number past all threads.
+    std::size_t owner(const std::byte* address) const {
+        return static_cast<std::size_t>(address - memory) / (page + usable);
+    }
+
     // Tops at different places in their pages, or all of them would meet in one set of the cache.
     static std::size_t size(unsigned thread) { return usable - thread % 32 * 128; }
 

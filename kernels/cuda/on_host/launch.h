@@ -41,6 +41,8 @@ class Shared {
         poison(dynamic + kMostShared + kRedZone, end);
     }
 
+    std::byte* variables() const { return begin; }
+
     bool overrun() const {
         const auto* zone = reinterpret_cast<const std::uint16_t*>(dynamic + used);
         return std::any_of(zone, zone + kRedZone / 2, [](auto word) { return word != kPoison; });
@@ -71,6 +73,7 @@ class Shared {
 
 inline void run_thread() {
     block.kernel(block.arguments);
+    sanitizer::end_turn();
     self->returned = true;
     if (--block.running == 0) switch_context(self->context, block.launcher);
     give_way();
@@ -92,7 +95,8 @@ inline void begin_block(std::uint64_t number) {
         thread.warp = &block.warp[n / 32];
         thread.returned = false;
         thread.operation = nullptr;
-        prepare(thread.context, block.stacks.bottom(n), Stacks::size(n), run_thread);
+        thread.stack = block.stacks.bottom(n);
+        prepare(thread.context, thread.stack, Stacks::size(n), run_thread);
     }
     for (unsigned n = 0; n < block.threads; n += 32) {
         block.warp[n / 32].lanes = &block.thread[n];
@@ -112,13 +116,14 @@ inline std::vector<std::uint64_t> order_of_blocks() {
     return order;
 }
 
-inline void run_blocks(std::size_t shared_bytes) {
-    const Shared shared(shared_bytes);
+inline void run_blocks(const Shared& shared, std::size_t shared_bytes) {
     for (const std::uint64_t number : order_of_blocks()) {
         shared.poison_all();
         begin_block(number);
         self = take_ready();
+        sanitizer::begin_block();
         switch_context(block.launcher, self->context);
+        sanitizer::end_block();
         if (block.failure[0]) return;
         if (shared.overrun()) {
             report("a store past its %zu bytes of dynamic shared memory", shared_bytes);
@@ -127,10 +132,15 @@ inline void run_blocks(std::size_t shared_bytes) {
     }
 }
 
+template <class T>
+[[gnu::noinline]] ON_HOST_UNWATCHED T argument(void** arguments, std::size_t place) {
+    return *static_cast<T*>(arguments[place]);
+}
+
 template <class... Parameters>
 void spread(void (*kernel)(Parameters...), void** arguments) {
     [&]<std::size_t... i>(std::index_sequence<i...>) {
-        kernel(*static_cast<Parameters*>(arguments[i])...);
+        kernel(argument<Parameters>(arguments, i)...);
     }(std::index_sequence_for<Parameters...>());
 }
 
@@ -141,6 +151,9 @@ struct Launch {
     unsigned grid[3], shape[3];
     std::uint64_t shared_bytes, seed;
     void** arguments;  // a pointer to each
+    sanitizer::Region* regions;
+    std::uint64_t region_count;
+    sanitizer::Found* found;
     char failure[sizeof block.failure];
 };
 
@@ -156,7 +169,9 @@ void run(Launch& launch) {
     block.kernel = [](void** arguments) { spread(kernel, arguments); };
     block.arguments = launch.arguments;
     block.failure[0] = '\0';
-    run_blocks(launch.shared_bytes);
+    const Shared shared(launch.shared_bytes);
+    sanitizer::begin_launch(launch.regions, launch.region_count, launch.found, shared.variables());
+    run_blocks(shared, launch.shared_bytes);
     std::memcpy(launch.failure, block.failure, sizeof launch.failure);
 }
 

@@ -105,8 +105,9 @@ inline unsigned ballot(const char* operation, int line, unsigned mask, bool pred
 
 }  // namespace on_host
 
+// The one of these that orders what its lanes load and store; a shuffle or a vote does not.
 inline void __syncwarp(unsigned mask = 0xffffffff, ON_HOST_LINE) {
-    on_host::ballot("__syncwarp", line, mask, false);
+    on_host::meet_lanes("__syncwarp", line, mask, 0, on_host::sanitizer::order_lanes);
 }
 
 // The threads that happen to run together; here, as CUDA permits, each of them alone.

@@ -3,7 +3,7 @@
 The check is the same for all: golden vectors of the family and a few rows, judged by the suite's
 runner, each in an order of threads of its own. Some bugs need a kernel that is written another
 way; that one is shown to be correct first. What no order of whole stretches can expose is in
-`RACES`.
+`RACES`, and takes a watch over every load and store.
 """
 
 import re
@@ -22,6 +22,7 @@ import torch
 from golden import files
 from golden.model import Layout, Tensor, Value, Vector
 from kernels import catalog
+from kernels.cuda import SANITIZE
 from kernels.witness import cuda_fused
 from kernels.xattention import cuda_three_stage
 from suites.cases import (
@@ -105,7 +106,7 @@ class Bug:
 
     variant: str
     change: Change
-    said: str = ""
+    said: str
 
 
 # What catches a bug, and what it says: the comparison with the oracle, the two poisons of a call,
@@ -196,11 +197,13 @@ BUGS: Final = {
     "no stride from key to key": Bug(SOFTMAX, ("first[i * stride]", "first[i]"), POISONS),
 }
 
-# Data races that no order of whole stretches exposes. They are for a race checker: with no seed
-# does any result change.
+# Data races that no order of whole stretches exposes: they change no result, and are seen where
+# every load and store is watched.
 RACES: Final = {
     "an or that is not atomic": Bug(
-        ATOMIC, ("atomicOr(&all, Mask{high} << 32 | low);", "all |= Mask{high} << 32 | low;")
+        ATOMIC,
+        ("atomicOr(&all, Mask{high} << 32 | low);", "all |= Mask{high} << 32 | low;"),
+        HOST + "a race on byte . of shared all, of 8 bytes: a store .* and a load ",
     ),
     "a warp's barrier for a block's": Bug(
         PUBLISHED,
@@ -208,6 +211,7 @@ RACES: Final = {
             "if (threadIdx.x == 0) all = mask;\n    __syncthreads();",
             "if (threadIdx.x % 32 == 0) all = mask;\n    __syncwarp();",
         ),
+        HOST + "a race on byte . of shared all, of 8 bytes: a store .* and a ",
     ),
 }
 
@@ -338,6 +342,14 @@ def test_a_bug_is_caught(load: Load, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RACES)
-def test_a_race_that_no_order_exposes_is_left_to_the_sanitizer(load: Load, name: str) -> None:
+def test_a_race_that_no_order_exposes_is_seen_where_it_is_watched(load: Load, name: str) -> None:
     race = RACES[name]
-    assert said_of(load(race.variant, race.change), race.variant) is None
+    runner = load(race.variant, race.change)
+    assert said_of(runner, race.variant) is None
+    token = SANITIZE.set(True)
+    try:
+        said = said_of(runner, race.variant)
+    finally:
+        SANITIZE.reset(token)
+    assert said is not None
+    assert re.search(race.said, said), said
