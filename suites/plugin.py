@@ -1,6 +1,7 @@
 """The pytest plug-in: options, fixtures, markers, verdicts, the matrix and the record."""
 
 import os
+import re
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,7 @@ from suites.watch.patching import mend_interpreter
 ROOT: Final = Path(__file__).parent.parent
 REPLAY: Final = ROOT / "suites" / "test_replay.py"
 SANITIZE_TIER: Final = ROOT / "suites" / "sanitize"
+GPU_TIER: Final = ROOT / "suites" / "gpu"
 STATE: Final = pytest.StashKey["State"]()
 CASES: Final = 40  # generated cases a test
 
@@ -48,7 +50,9 @@ class State:
 # --- options -------------------------------------------------------------------------------------
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    if not pluginmanager.hasplugin("timeout"):  # a run does without, where nothing hangs
+        parser.addini("timeout", "seconds that a test may take: for pytest-timeout")
     group = parser.getgroup("conformance")
     group.addoption(
         "--impl",
@@ -58,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         f"({', '.join(catalog.BUILT_IN)}) or an importable module whose functions carry the "
         "specification's names; may be repeated (default: every built-in one)",
     )
-    group.addoption("--device", default="cpu", help="torch device to test on (default: cpu)")
+    group.addoption("--device", help="torch device to test on (default: cpu, and cuda with -m gpu)")
     group.addoption("--seed", type=int, default=0, help="seed of generated cases (default: 0)")
     group.addoption(
         "--record",
@@ -75,7 +79,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "contract(*ids): the contracts that a test checks")
     config.addinivalue_line("markers", "operations(*names): the operations that a test calls")
-    device = _device(config.getoption("--device"))
+    config.addinivalue_line("markers", "timeout(seconds): for pytest-timeout, where there is it")
+    config.addinivalue_line(
+        "markers",
+        "gpu: a test of an implementation on a device; -m gpu chooses --device cuda, "
+        "and suites/gpu besides the main job",
+    )
+    on_gpu = _selects_gpu(config.getoption("markexpr"))
+    device = _device(config.getoption("--device") or ("cuda" if on_gpu else "cpu"))
+    if device.type == "cuda" and device.index is None:
+        _pin(os.environ.get("PYTEST_XDIST_WORKER", ""))
+    elif device.type == "cuda" and _present(device):
+        torch.cuda.set_device(device)
     # Triton decides at the definition of a kernel, so before any implementation is imported.
     os.environ["TRITON_INTERPRET"] = "1" if device.type == "cpu" else "0"
     try:
@@ -93,9 +108,33 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     if replay:
         config.args = [str(REPLAY)]
+    elif on_gpu and config.args_source is config.ArgsSource.TESTPATHS:
+        config.args.append(str(GPU_TIER))
     _configure_hypothesis(config)
     if device.type == "cpu":
         mend_interpreter()
+
+
+def _selects_gpu(expression: str) -> bool:
+    """Whether tests that carry the marker ``gpu`` are what ``-m`` asks for."""
+    return bool(re.search(r"(?<!not )\bgpu\b", expression))
+
+
+def _pin(worker: str) -> None:
+    """Give each worker of pytest-xdist a device of its own as ``cuda:0``, the others after it.
+
+    Before anything initialises CUDA, which then heeds no variable: torch counts the devices by
+    way of NVML.
+    """
+    number = worker.removeprefix("gw")
+    if not number.isdecimal():
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count() if visible is None else 0
+    names = visible.split(",") if visible is not None else [str(n) for n in range(count)]
+    if len(names) > 1:
+        first = int(number) % len(names)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[first:] + names[:first])
 
 
 def _device(name: str) -> torch.device:
@@ -186,6 +225,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m deselects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     state = config.stash[STATE]
     items[:] = [item for item in items if _asked(item, state)]
@@ -194,6 +234,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(
                 f"{item.nodeid}: no contract {unknown!r}; add it to golden/contracts.toml"
             )
+        if state.device.type == "cuda" and _implementation(item) is not None:
+            item.add_marker(pytest.mark.gpu)
         if missing := _missing(_implementation(item), state.device):
             item.add_marker(pytest.mark.skip(reason=missing))
 
@@ -304,7 +346,24 @@ def pytest_runtest_makereport(
         error_ratio=runner.error_ratio if runner else None,
     )
     report.user_properties.append(record.attach(verdict))
+    device = item.config.stash[STATE].device
+    if report.failed and _lost(device):
+        item.session.shouldfail = (
+            f"{device} is lost to this process, and further tests would show that alone; "
+            "mend what failed last, or run the rest with --deselect"
+        )
     return report
+
+
+def _lost(device: torch.device) -> bool:
+    """Whether a GPU fails whatever it is asked for, as it does after a kernel's illegal access."""
+    if device.type != "cuda" or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return False
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
 
 
 def _cause(error: BaseException) -> BaseException:

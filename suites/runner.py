@@ -3,7 +3,10 @@
 import math
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final, NoReturn
 
 import hypothesis
@@ -16,7 +19,7 @@ from kernels.cuda import LaunchFault, ToolchainMissing, scheduled
 from suites.cases import SPECIFICATIONS, Bounds, Case, Results, number, real, to_golden, to_torch
 from suites.comparison import difference, error_ratio, same_bits
 from suites.verdicts import Nonconformance
-from suites.watch.interpreter import KernelFault, watched
+from suites.watch.interpreter import KernelFault, Watch, watched
 from suites.watch.memory import Placed, Poison, peak_allocation, place, poisoned_allocations
 
 
@@ -101,9 +104,9 @@ class Runner:
         The call is one more, undisturbed by poison, after one that is watched and judged.
         """
         self.call(case)
-        function, _, arguments = self._prepare(case, Poison.LOW)
+        call = self.place(case)
         with peak_allocation(self.device) as peak:
-            function(*arguments)
+            call.function(*call.arguments)
         return peak.bytes
 
     def require(self, case: Case, holds: bool, statement: str, actual: Results) -> None:
@@ -156,14 +159,14 @@ class Runner:
         return self._refusal(case) is None
 
     def _refusal(self, case: Case) -> ValueError | None:
-        function, placed, arguments = self._prepare(case, Poison.LOW)
+        call = self.place(case)
         try:
             with scheduled(int(case.digest, 16)), watched():
-                function(*arguments)
+                call.function(*call.arguments)
         except ToolchainMissing as missing:
             pytest.skip(str(missing))
         except ValueError as refusal:
-            self._require_unwritten(case, placed)
+            self._require_unwritten(case, call.placed)
             self.cases += 1
             return refusal
         except (Exception, SystemExit) as error:
@@ -173,41 +176,51 @@ class Runner:
         return None
 
     def _call_once(self, case: Case, poison: Poison) -> Results:
-        function, placed, arguments = self._prepare(case, poison)
-        in_place = case.specification.in_place
-        try:
-            with scheduled(int(case.digest, 16)), poisoned_allocations(poison), watched() as watch:
-                returned = function(*arguments)
+        call = self.place(case, poison)
+        with self._attempt(call) as watch:
+            with poisoned_allocations(poison):
+                returned = call.function(*call.arguments)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
+        in_place = case.specification.in_place
+        for name, tensor in call.placed.items():
+            if name != in_place and tensor.changed():
+                raise Nonconformance(f"the call changed its input {name}", case)
+            if damage := tensor.damage():
+                raise Nonconformance(f"the call wrote outside {name}: {damage}", case)
+        results = self._results(call, returned)
+        self._require_kernel(case, watch.launches, results)
+        return tuple(result.clone().cpu() for result in results)
+
+    @contextmanager
+    def _attempt(self, call: "Call") -> Iterator[Watch]:
+        """What goes wrong inside is a verdict on the case, or a reason to leave it."""
+        case = call.case
+        try:
+            with scheduled(int(case.digest, 16)), watched() as watch:
+                yield watch
         except ToolchainMissing as missing:
             pytest.skip(str(missing))
+        except torch.OutOfMemoryError as short:
+            pytest.skip(f"{self.device} has too little memory: {' '.join(str(short).split())}")
         except (KernelFault, LaunchFault) as fault:
             raise Nonconformance(str(fault), case) from fault
         except ValueError as error:
             if any(name in str(error) for name in case.refusable):
-                self._require_unwritten(case, placed)
+                self._require_unwritten(case, call.placed)
                 self._leave(f"{self.name} refuses {case.operation}: {error}")
             raise Nonconformance(f"a legal call was refused: {_one_line(error)}", case) from error
         except (Exception, SystemExit) as error:
             raise Nonconformance(
                 f"the call raised {_one_line(error)}", case, status="crashed"
             ) from error
-        for name, tensor in placed.items():
-            if name != in_place and tensor.changed():
-                raise Nonconformance(f"the call changed its input {name}", case)
-            if damage := tensor.damage():
-                raise Nonconformance(f"the call wrote outside {name}: {damage}", case)
         self.launched.update(watch.launches)
-        if in_place is not None:
-            results: Results = (placed[in_place].view.clone(),)
-        else:
-            results = self._results(case, returned)
-        self._require_kernel(case, watch.launches, results)
-        return tuple(result.cpu() for result in results)
 
-    def _results(self, case: Case, returned: object) -> Results:
-        """What a call returned, in base e."""
+    def _results(self, call: "Call", returned: object) -> Results:
+        """What a call returned, in base e, or its in-place buffer."""
+        case, in_place = call.case, call.case.specification.in_place
+        if in_place is not None:
+            return (call.tensors[in_place],)
         kind = type(returned).__name__
         names = case.specification.results
         each = returned if len(names) > 1 and isinstance(returned, Sequence) else (returned,)
@@ -217,24 +230,33 @@ class Runner:
             results = case.results(returned)
         except (TypeError, ValueError, RuntimeError) as error:
             raise Nonconformance(f"the call returned {kind}, which is no result", case) from error
-        for result in results:
-            if not case.specification.plain and result.device.type != self.device.type:
-                raise Nonconformance(f"the result is on {result.device}, not {self.device}", case)
+        for result, tensor in product(results, call.tensors.values()):
+            if not case.specification.plain and result.device != tensor.device:
+                raise Nonconformance(f"the result is on {result.device}, not {tensor.device}", case)
         return tuple(
             self._times(result, self._unit) if name == "m" else result
             for name, result in zip(names, results, strict=True)
         )
 
-    def _prepare(
-        self, case: Case, poison: Poison
-    ) -> tuple[Callable[..., Any], dict[str, Placed], list[Any]]:
+    def place(
+        self,
+        case: Case,
+        poison: Poison = Poison.LOW,
+        large: Mapping[str, torch.Tensor] | None = None,
+    ) -> "Call":
+        """The case's tensors in memory that is watched, everything else as it is.
+
+        ``large``: tensors by name that are too large for a case and take the place of the case's,
+        m in the base of the interface. Leaves the test or the example when there is no such
+        operation, and the test when there is not enough memory.
+        """
         function = self.implementation.operations.get(case.operation)
         if function is None:
             self._leave(f"{self.name} has no {case.operation}")
+        tensors: dict[str, torch.Tensor] = dict(large or {})
         placed: dict[str, Placed] = {}
 
         def put(name: str, value: Value) -> Any:
-            """The argument: tensors in memory that is watched, everything else as it is."""
             if isinstance(value, tuple):
                 return [put(f"{name}[{i}]", each) for i, each in enumerate(value)]
             plain = number(value)
@@ -244,17 +266,22 @@ class Runner:
                 return plain / self._unit
             if not isinstance(plain, Tensor):
                 return plain
-            values = to_torch(plain)
-            if name == "m_global" or name.startswith("m_chunks"):
-                values = self._times(values, 1 / self._unit)
-            placed[name] = place(values, plain.layout, poison, self.device)
-            return placed[name].view
+            if name not in tensors:
+                values = to_torch(plain)
+                if name == "m_global" or name.startswith("m_chunks"):
+                    values = self._times(values, 1 / self._unit)
+                placed[name] = place(values, plain.layout, poison, self.device)
+                tensors[name] = placed[name].view
+            return tensors[name]
 
-        arguments = [
-            put(name, case.inputs[name]) if name in case.inputs else parameter.default
-            for name, parameter in signatures()[case.operation].parameters.items()
-        ]
-        return function, placed, arguments
+        try:
+            arguments = [
+                put(name, case.inputs[name]) if name in case.inputs else parameter.default
+                for name, parameter in signatures()[case.operation].parameters.items()
+            ]
+        except torch.OutOfMemoryError as short:
+            pytest.skip(f"{self.device} has too little memory: {' '.join(str(short).split())}")
+        return Call(self, case, function, placed, tensors, arguments)
 
     @property
     def _unit(self) -> float:
@@ -271,7 +298,7 @@ class Runner:
             hypothesis.reject()
         pytest.skip(reason)
 
-    def _require_unwritten(self, case: Case, placed: dict[str, Placed]) -> None:
+    def _require_unwritten(self, case: Case, placed: Mapping[str, Placed]) -> None:
         for name, tensor in placed.items():
             if tensor.changed() or tensor.damage():
                 raise Nonconformance(f"the refused call wrote to {name}", case)
@@ -286,6 +313,33 @@ class Runner:
         if others or (not launches and not idle):
             ran = ", ".join(launches) or "no kernel"
             raise Nonconformance(f"{ran} ran, not {kernel}", case)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A case in its place on a device: called as often, and on what stream, its user likes.
+
+    ``tensors``: those of the arguments, by name; ``placed``: of those the ones that are watched.
+    """
+
+    runner: Runner
+    case: Case
+    function: Callable[..., Any]
+    placed: Mapping[str, Placed]
+    tensors: Mapping[str, torch.Tensor]
+    arguments: Sequence[Any]
+
+    def __call__(self) -> Results:
+        """What the call returns, or its in-place buffer: on the device, where it may not be ready.
+
+        Nothing is poisoned, waited for or compared. Raises Nonconformance as ``Runner.call`` does
+        when the call fails, refuses, or runs another kernel than it declares.
+        """
+        with self.runner._attempt(self) as watch:
+            returned = self.function(*self.arguments)
+        results = self.runner._results(self, returned)
+        self.runner._require_kernel(self.case, watch.launches, results)
+        return results
 
 
 def _one_line(error: BaseException) -> str:

@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ from golden.record import Footer, Header, Verdict
 from kernels import catalog
 from suites import plugin
 from suites.runner import ORACLE
+from suites.selftest.test_closure import COLLECTOR
 from suites.selftest.whole_runs import ROOT, record_of, run_pytest
 
 USAGE = 4
@@ -338,3 +339,202 @@ def test_what_a_test_calls() -> None:
     assert plugin.operations_of(item({"replayed": (ESTIMATE, None)}, set())) == {ESTIMATE}
     assert plugin.operations_of(item({}, {SELECT, MERGE})) == {SELECT, MERGE}
     assert plugin.operations_of(item({}, set())) == set()
+
+
+# --- on a GPU ------------------------------------------------------------------------------------
+
+HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}  # so that these tests are the same on a machine with a GPU
+
+
+def collected(tmp_path: Path, *arguments: str) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """The contracts of each test that a run in the checkout selects, and what it calls."""
+    (tmp_path / "collector.py").write_text(COLLECTOR, encoding="utf-8")
+    out = tmp_path / "collected.json"
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "collector", *arguments],
+        cwd=ROOT,
+        env=HIDDEN | {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin", "COLLECTED": str(out)},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    contracts, called = json.loads(out.read_text())
+    return contracts, called
+
+
+def of_gpu(tests: Iterable[str]) -> set[str]:
+    return {test for test in tests if test.startswith("suites/gpu/")}
+
+
+def test_m_gpu_selects_the_main_job_and_what_only_a_gpu_can_show(tmp_path: Path) -> None:
+    main_job, _ = collected(tmp_path)
+    on_gpu, called = collected(tmp_path, "-m", "gpu")
+    assert not of_gpu(main_job)
+    assert {*on_gpu} - of_gpu(on_gpu) == {*main_job}
+    files_of_gpu = {Path(test.partition("::")[0]).name for test in of_gpu(on_gpu)}
+    assert files_of_gpu == {file.name for file in (ROOT / "suites" / "gpu").glob("test_*.py")}
+    assert files.load_contracts().keys() == {id_ for ids in on_gpu.values() for id_ in ids}
+    for test in of_gpu(on_gpu):
+        assert called[test], test
+        for id_ in on_gpu[test]:
+            assert {*called[test]} <= {*files.load_contracts()[id_].operations}, test
+    assert of_gpu(collected(tmp_path, "--device", "cuda")[0]) == set()
+    assert collected(tmp_path, "-m", "not gpu")[0] == main_job
+
+
+def test_a_marker_expression_that_selects_gpu() -> None:
+    assert all(map(plugin._selects_gpu, ["gpu", "gpu and not slow", "(gpu)", "slow or gpu"]))
+    assert not any(map(plugin._selects_gpu, ["", "not gpu", "slow and not gpu", "gpus"]))
+
+
+def test_without_a_device_no_test_of_the_gpu_tier_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    record = tmp_path / ".conformance" / "record.jsonl"
+    result = run_pytest(ROOT, "-m", "gpu", "-q", f"--record={record}")
+    assert result.returncode == 5, result.stdout + result.stderr
+    header, *verdicts, footer = record_of(tmp_path)
+    assert isinstance(header, Header)
+    assert header.device == "cuda"
+    assert isinstance(footer, Footer)
+    assert footer == Footer({"not-run": len(verdicts)}, 0, 5)
+    assert of_gpu(verdict.test for verdict in verdicts if isinstance(verdict, Verdict))
+    reasons = {verdict.detail for verdict in verdicts if isinstance(verdict, Verdict)}
+    assert reasons == {"no device cuda on this machine; choose another --device"}
+
+
+def test_on_a_cpu_no_test_of_the_gpu_tier_is_run(run: Run, tmp_path: Path) -> None:
+    result = run("--impl", "torch", *suite("gpu"))
+    assert result.returncode == 5
+    *verdicts, _ = record_of(tmp_path)[1:]
+    reasons = {verdict.detail for verdict in verdicts if isinstance(verdict, Verdict)}
+    assert reasons == {"no device is chosen, but cpu; choose --device cuda, as -m gpu does"}
+
+
+@pytest.mark.parametrize(
+    ("worker", "visible", "count", "pinned"),
+    [
+        ("", None, 4, None),
+        ("gw0", None, 4, "0,1,2,3"),
+        ("gw1", None, 4, "1,2,3,0"),
+        ("gw6", None, 4, "2,3,0,1"),
+        ("gw1", None, 1, None),
+        ("gw1", None, 0, None),
+        ("gw1", "3,5", 0, "5,3"),
+        ("gw1", "GPU-8a,GPU-2c", 0, "GPU-2c,GPU-8a"),
+        ("gw1", "7", 0, "7"),
+        ("gw1", "", 0, ""),
+    ],
+)
+def test_each_worker_has_its_device(
+    worker: str,
+    visible: str | None,
+    count: int,
+    pinned: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    plugin._pin(worker)
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == pinned
+
+
+def test_a_device_that_is_named_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    options = {"markexpr": "", "--device": "cuda:3", "--impl": ["nonesuch"]}
+    config: Any = SimpleNamespace(getoption=options.get, addinivalue_line=lambda *_: None)
+    with pytest.raises(pytest.UsageError, match="nonesuch"):
+        plugin.pytest_configure(config)
+    assert current == [torch.device("cuda", 3)]
+
+
+LOST = """
+import pytest, torch
+from golden.model import Tensor
+from suites import plugin
+from suites.cases import APPLY, Case
+from suites.contracts import contract
+
+plugin._lost = lambda device: device == torch.device("cpu")
+CASE = Case(APPLY, {
+    "learned_indices": Tensor("int32", (1, 1), (0,)), "context_lens": Tensor("int32", (1,), (1,)),
+    "learned_keep": 0, "num_segments": 1, "max_replacements": 1})
+
+@contract("witness.merge.prefix")
+@pytest.mark.parametrize("n", range(4))
+def test_dies(implementation, n):
+    implementation.judge(CASE)
+    assert n != 1
+"""
+
+
+def test_a_device_that_is_lost_ends_the_run(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "test_lost.py").write_text(LOST, encoding="utf-8")
+    result = run("-p", "suites.plugin", "--impl", "torch", "test_lost.py")
+    assert result.returncode == 1
+    assert "cpu is lost to this process, and further tests would show that alone" in result.stdout
+    *verdicts, footer = record_of(tmp_path)[1:]
+    assert [v.status for v in verdicts if isinstance(v, Verdict)] == ["passed", "harness-error"]
+    assert isinstance(footer, Footer)
+    assert footer.exit_status == 1
+
+
+def test_whether_a_device_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(device: torch.device) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+    assert not plugin._lost(cuda)  # nobody has asked it for anything
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert plugin._lost(cuda)
+    assert not plugin._lost(torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    assert not plugin._lost(cuda)
+
+
+def test_pytest_timeout_may_be_missing(run: Run) -> None:
+    result = run("-p", "no:timeout", "--impl", "torch", "-k", "zero_segments", *suite("witness"))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert run("-p", "no:timeout", "--impl", "torch", *suite("gpu")).returncode == 5
+
+
+SEEN_AT_IMPORT = f"import os\nVISIBLE = os.environ['CUDA_VISIBLE_DEVICES']\n{HONEST}"
+LOOKS = """
+import os, pathlib, time
+import pytest
+import seen
+
+@pytest.mark.parametrize("n", range(6))
+def test_looks(n):
+    time.sleep(0.2)
+    pathlib.Path(os.environ["PYTEST_XDIST_WORKER"] + ".txt").write_text(seen.VISIBLE)
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "first", "second"), [("cuda", "3,5", "5,3"), ("cuda:1", "3,5", "3,5")]
+)
+def test_a_worker_is_pinned_before_an_implementation_is_imported(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    first: str,
+    second: str,
+) -> None:
+    """A device that is named is everyone's."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    (tmp_path / "test_looks.py").write_text(LOOKS, encoding="utf-8")
+    arguments = ["-p", "suites.plugin", "-n", "2", "--device", device, "--impl", "seen"]
+    result = run(*arguments, "test_looks.py", seen=SEEN_AT_IMPORT)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (tmp_path / "gw0.txt").read_text() == first
+    assert (tmp_path / "gw1.txt").read_text() == second

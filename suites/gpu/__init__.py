@@ -1,0 +1,1 @@
+"""What only a device can show: `python -m pytest -m gpu`, on a machine that has one."""
