@@ -1,0 +1,1 @@
+"""The benchmark tier: how long calls take, beside what the device can do."""

@@ -1,0 +1,1 @@
+"""Tests of the benchmark tier, on a device with a simulated clock."""
