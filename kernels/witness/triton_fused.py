@@ -2,9 +2,9 @@
 
 Occupancy is one 64-bit mask. Only the slots [keep, keep + width), with width = min(B, S) <= 64, can
 receive a witness. The merge holds those back and copies every other slot as it reads it, so each
-slot is loaded once and stored once and no barrier has to order two stores. The serving entry
-stores witnesses only: what it stores depends, through the mask, on every load of the row, so no
-store can overtake a load.
+slot is loaded once and stored once and no barrier has to order two stores; what is reduced of the
+witnesses is reduced before the first of them is stored. The serving entry stores witnesses only:
+what it stores depends, through the mask, on every load of the row, so no store can overtake a load.
 
 All segment arithmetic and all addressing is in 64 bits (R-W1, R-W5).
 Operations as `kernels.api.WitnessKernels` describes them.
@@ -130,9 +130,9 @@ def witness_merge_kernel(
 
     edge, missing = _witnesses(occupied, length, effective, present, lane)
     rank = tl.cumsum(missing.to(tl.int64), 0) - 1
+    count = tl.sum(missing.to(tl.int64), 0)
     tl.store(merged + keep + rank, edge, mask=missing & (rank < width))
-    unwritten = (lane >= tl.sum(missing.to(tl.int64), 0)) & (lane < width)
-    tl.store(merged + reserved, held, mask=unwritten)
+    tl.store(merged + reserved, held, mask=(lane >= count) & (lane < width))
 
 
 @triton.jit

@@ -25,8 +25,14 @@ from kernels.xattention.triton_tiles import (
     weights,
 )
 
-# Query positions, key positions, components of them.
-TILE: Final = {"M": 64, "N": 64, "D": 32, "num_warps": 8}
+# Query positions, key positions, components of them: 128 bytes of a token, by the bytes of an
+# element, so that each of 512 threads on AMD's side has 128 bits to load. fp32 is multiplied
+# without tensor cores, from registers: a narrower tile, and one tile loaded ahead instead of two,
+# leave enough of them.
+TILES: Final = {
+    4: {"M": 64, "N": 32, "D": 32, "num_warps": 8, "num_stages": 2},
+    2: {"M": 64, "N": 64, "D": 64, "num_warps": 8},
+}
 
 
 # --- device code ---------------------------------------------------------------------------------
@@ -186,6 +192,7 @@ def xattn_estimate(
     q_blocks, k_blocks = triton.cdiv(q_len, block_size), triton.cdiv(k_len, block_size)
     block_sums = query_states.new_empty((batch, heads, q_blocks, k_blocks))
     if block_sums.numel():
+        tile = TILES[query_states.element_size()]
         rows = (batch, heads, triton.cdiv(q_len, stride))
         m_global = query_states.new_empty(rows, dtype=torch.float32)
         l_global = torch.empty_like(m_global)
@@ -195,7 +202,7 @@ def xattn_estimate(
         diagonal = (k_len - q_len) // stride
         ragged = q_len % stride != 0 or k_len % stride != 0
         scale = refusals.estimate_scale(query_states, stride, norm)
-        streaming_statistics_kernel[(batch * heads * triton.cdiv(rows[2], TILE["M"]),)](
+        streaming_statistics_kernel[(batch * heads * triton.cdiv(rows[2], tile["M"]),)](
             *operands,
             *shapes,
             *strides,
@@ -204,14 +211,14 @@ def xattn_estimate(
             scale,
             IS_CAUSAL=causal,
             RAGGED=ragged,
-            **TILE,
+            **tile,
             enable_fp_fusion=False,
         )
         reshaped_block_size = block_size // stride
         width = triton.next_power_of_2(reshaped_block_size)
-        q_width, k_width = min(width, TILE["M"]), min(width, TILE["N"])
-        q_tiles = triton.cdiv(q_blocks, TILE["M"] // q_width)
-        k_tiles = triton.cdiv(k_blocks, TILE["N"] // k_width)
+        q_width, k_width = min(width, tile["M"]), min(width, tile["N"])
+        q_tiles = triton.cdiv(q_blocks, tile["M"] // q_width)
+        k_tiles = triton.cdiv(k_blocks, tile["N"] // k_width)
         streaming_block_sum_kernel[(batch * heads * q_tiles * k_tiles,)](
             *operands,
             block_sums,
@@ -225,7 +232,7 @@ def xattn_estimate(
             RAGGED=ragged,
             Q_WIDTH=q_width,
             K_WIDTH=k_width,
-            **TILE,
+            **tile,
             enable_fp_fusion=False,
         )
     return block_sums, select(block_sums, k_blocks - q_blocks, threshold, causal)

@@ -27,7 +27,7 @@ from kernels.xattention.triton_tiles import (
 
 # Query positions, key positions, components of them.
 SCORE_TILE: Final = {"M": 64, "N": 128, "D": 32, "num_warps": 8}
-STATISTICS_TILE: Final = {"M": 16, "N": 128}  # rows, columns
+STATISTICS_TILE: Final = {"M": 8, "N": 256}  # rows, columns: a row is read far at a time
 MERGE_TILE: Final = {"M": 1024}  # rows
 
 # Which kernel each operation launches: the suite holds an operation to it.
@@ -48,6 +48,7 @@ KERNELS: Final = {
 def row_statistics(
     scores: tl.tensor,  # a pointer a row
     limit: tl.tensor,
+    k_len: tl.tensor,
     column_stride: tl.tensor,
     scale: tl.tensor,
     N: tl.constexpr,
@@ -57,9 +58,12 @@ def row_statistics(
     l_i = tl.zeros(limit.shape, tl.float32)
     for first in range(0, tl.max(limit, 0), N):
         j = first + tl.arange(0, N).to(tl.int64)
-        visible = j[None, :] < limit[:, None]
-        raw = tl.load(scores[:, None] + j[None, :] * column_stride, mask=visible, other=0)
-        m_i, l_i = accumulate(m_i, l_i, logits(raw, visible, scale))
+        raw = tl.load(
+            scores[:, None] + j[None, :] * column_stride,
+            mask=(limit > 0)[:, None] & (j < k_len)[None, :],
+            other=0,
+        )
+        m_i, l_i = accumulate(m_i, l_i, logits(raw, j[None, :] < limit[:, None], scale))
     return tl.where(l_i == l_i, m_i, l_i), l_i
 
 
@@ -70,9 +74,10 @@ def block_masses(
     m_i: tl.tensor,
     l_i: tl.tensor,
     first_block: tl.tensor,
-    block_size: tl.tensor,
+    k_len: tl.tensor,
     column_stride: tl.tensor,
     scale: tl.tensor,
+    BLOCK_SIZE: tl.constexpr,
     BLOCKS: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> tl.tensor:
@@ -80,12 +85,16 @@ def block_masses(
     limit = tl.where(l_i == 0, 0, limit)  # a row without mass contributes none (R-X4)
     masses = tl.zeros([limit.shape[0], BLOCKS], tl.float32)
     lane = tl.arange(0, BLOCKS * WIDTH).to(tl.int64)
-    seen = first_block * block_size < tl.max(limit, 0)
-    for first in range(0, tl.where(seen, block_size, 0), WIDTH):
+    seen = first_block * BLOCK_SIZE < tl.max(limit, 0)
+    for first in range(0, tl.where(seen, BLOCK_SIZE, 0), WIDTH):
         within = first + lane % WIDTH
-        j = (first_block + lane // WIDTH) * block_size + within
-        visible = (within < block_size)[None, :] & (j[None, :] < limit[:, None])
-        raw = tl.load(scores[:, None] + j[None, :] * column_stride, mask=visible, other=0)
+        j = (first_block + lane // WIDTH) * BLOCK_SIZE + within
+        raw = tl.load(
+            scores[:, None] + j[None, :] * column_stride,
+            mask=(limit > 0)[:, None] & ((within < BLOCK_SIZE) & (j < k_len))[None, :],
+            other=0,
+        )
+        visible = (within < BLOCK_SIZE)[None, :] & (j[None, :] < limit[:, None])
         weight = weights(logits(raw, visible, scale), visible, m_i)
         masses += tl.sum(tl.reshape(weight, [limit.shape[0], BLOCKS, WIDTH]), 2)
     return tl.sum(normalised(masses, l_i), 0)
@@ -160,7 +169,7 @@ def statistics_kernel(
     i = tile * M + tl.arange(0, M)
     limit = visible_keys(i, q_len, k_len, diagonal, IS_CAUSAL)
     scores += batch * strides[0] + head * strides[1] + i * strides[2]
-    m_i, l_i = row_statistics(scores, limit, strides[3], scale, N)
+    m_i, l_i = row_statistics(scores, limit, k_len, strides[3], scale, N)
     row = (batch * heads + head) * q_len + i
     tl.store(m_partial + row, m_i, mask=i < q_len)
     tl.store(l_partial + row, l_i, mask=i < q_len)
@@ -204,24 +213,24 @@ def block_sum_kernel(
     m_strides: tl.tuple,
     l_strides: tl.tuple,
     block_sums_strides: tl.tuple,
-    block_size: tl.tensor,
     real_rows: tl.tensor,
     diagonal: tl.tensor,
     scale: tl.tensor,
     IS_CAUSAL: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
     M: tl.constexpr,
     BLOCKS: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> None:
     _, heads, q_len, k_len = shape
-    k_blocks = tl.cdiv(k_len, block_size)
+    k_blocks = tl.cdiv(k_len, BLOCK_SIZE)
     k_tiles = tl.cdiv(k_blocks, BLOCKS)
-    tile, head, batch = place(tl.cdiv(q_len, block_size) * k_tiles, heads)
+    tile, head, batch = place(tl.cdiv(q_len, BLOCK_SIZE) * k_tiles, heads)
     q_block = tile // k_tiles
     k_block = tile % k_tiles * BLOCKS
 
-    i = q_block * block_size + tl.arange(0, M)
-    counted = tl.minimum((q_block + 1) * block_size, real_rows)
+    i = q_block * BLOCK_SIZE + tl.arange(0, M)
+    counted = tl.minimum((q_block + 1) * BLOCK_SIZE, real_rows)
     m_global += batch * m_strides[0] + head * m_strides[1] + i * m_strides[2]
     l_global += batch * l_strides[0] + head * l_strides[1] + i * l_strides[2]
     masses = block_masses(
@@ -230,9 +239,10 @@ def block_sum_kernel(
         tl.load(m_global, mask=i < counted, other=float("-inf")),
         tl.load(l_global, mask=i < counted, other=0),
         k_block,
-        block_size,
+        k_len,
         strides[3],
         scale,
+        BLOCK_SIZE,
         BLOCKS,
         WIDTH,
     )
@@ -251,29 +261,39 @@ def one_pass_kernel(
     block_sums: tl.tensor,  # contiguous
     shape: tl.tuple,
     strides: tl.tuple,
-    block_size: tl.tensor,
     real_rows: tl.tensor,
     diagonal: tl.tensor,
     scale: tl.tensor,
     IS_CAUSAL: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
     M: tl.constexpr,
     BLOCKS: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> None:
     _, heads, q_len, k_len = shape
-    q_blocks = q_len // block_size
-    k_blocks = k_len // block_size
+    q_blocks = q_len // BLOCK_SIZE
+    k_blocks = k_len // BLOCK_SIZE
     q_block, head, batch = place(q_blocks, heads)
 
-    i = q_block * block_size + tl.arange(0, M)
-    counted = tl.minimum((q_block + 1) * block_size, real_rows)
+    i = q_block * BLOCK_SIZE + tl.arange(0, M)
+    counted = tl.minimum((q_block + 1) * BLOCK_SIZE, real_rows)
     limit = visible_keys(i, counted, k_len, diagonal, IS_CAUSAL)
     scores += batch * strides[0] + head * strides[1] + i * strides[2]
-    m_i, l_i = row_statistics(scores, limit, strides[3], scale, BLOCKS * WIDTH)
+    m_i, l_i = row_statistics(scores, limit, k_len, strides[3], scale, BLOCKS * WIDTH)
     block_sums += ((batch * heads + head) * q_blocks + q_block) * k_blocks
     for k_block in range(0, k_blocks, BLOCKS):
         masses = block_masses(
-            scores, limit, m_i, l_i, k_block, block_size, strides[3], scale, BLOCKS, WIDTH
+            scores,
+            limit,
+            m_i,
+            l_i,
+            k_block,
+            k_len,
+            strides[3],
+            scale,
+            BLOCK_SIZE,
+            BLOCKS,
+            WIDTH,
         )
         block = k_block + tl.arange(0, BLOCKS)
         tl.store(block_sums + block, masses, mask=block < k_blocks)
@@ -331,11 +351,15 @@ def _statistics(
 
 
 def _block_tile(block_size: int) -> dict[str, int]:
-    """All rows of a block of queries, and columns of one block of keys or of several."""
+    """All rows of a block of queries, and columns of one block of keys or of several.
+
+    The size of a block is compiled into a kernel: only so does the compiler see that blocks of 8
+    begin where a vector may.
+    """
     rows: int = triton.next_power_of_2(block_size)
     columns = max(1, min(256, 2048 // rows))
     width = min(rows, columns)
-    return {"M": rows, "BLOCKS": columns // width, "WIDTH": width}
+    return {"BLOCK_SIZE": block_size, "M": rows, "BLOCKS": columns // width, "WIDTH": width}
 
 
 def _block_sums(
@@ -363,7 +387,6 @@ def _block_sums(
             m_global.stride(),
             l_global.stride(),
             block_sums.stride(),
-            block_size,
             max(min(real_rows, scores.shape[2]), 0),
             diagonal,
             scale,
@@ -415,7 +438,6 @@ def softmax_fuse_block_sum(
             block_sums,
             tuple(attn_weights_slice.shape),
             attn_weights_slice.stride(),
-            reshaped_block_size,
             max(real_q_len - chunk_start, 0),
             chunk_start,
             scale,

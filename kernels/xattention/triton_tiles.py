@@ -1,7 +1,8 @@
 """The parts that the Triton implementations of XAttention are made of: device code alone.
 
 What a row may see is a count: of the keys at hand, the first `limit` ones, and none for a row that
-is padding. Loads, masks and loops all follow from it, so what a row may not see is never read. With
+is padding. Masks and loops follow from it. Loads do not end at it, which would be within a vector,
+but where the keys do: what is read beyond it is masked before anything is made of it (R-X6). With
 `diagonal = chunk_start - kv_offset`, a causal row i sees key j when `j <= diagonal + i` (R-X3).
 
 The exponential is Triton's, which a device computes as 2**(x * log2 e): its argument is rounded
@@ -50,29 +51,32 @@ def score_tile(
     """The antidiagonal sums of positions i and j of one head (R-X1).
 
     The last position of a side may lack tokens (``RAGGED``): their products add nothing, not even
-    the NaN of 0 * NaN.
+    the NaN of 0 * NaN. Offsets take 64 bits, positions do not.
     """
+    query += (i * stride)[:, None] * query_strides[2]
+    key += (j * stride)[None, :] * key_strides[2]
     scores = tl.zeros([i.shape[0], j.shape[0]], tl.float32)
     parts = tl.cdiv(head_dim, D)
     for step in range(0, stride * parts):
         s = step // parts
         d = step % parts * D + tl.arange(0, D).to(tl.int64)
-        q_token = i * stride + (stride - 1 - s)
-        k_token = j * stride + s
+        q_step = (stride - 1 - s).to(tl.int64) * query_strides[2]
+        k_step = s.to(tl.int64) * key_strides[2]
+        q_exists = i.to(tl.int32) < (q_tokens + s) // stride
+        k_exists = j.to(tl.int32) < tl.cdiv(k_tokens - s, stride)
         q = tl.load(
-            query + q_token[:, None] * query_strides[2] + d[None, :] * query_strides[3],
-            mask=(q_token < q_tokens)[:, None] & (d < head_dim)[None, :],
+            query + (q_step + d * query_strides[3])[None, :],
+            mask=q_exists[:, None] & (d < head_dim)[None, :],
             other=0,
         )
         k = tl.load(
-            key + d[:, None] * key_strides[3] + k_token[None, :] * key_strides[2],
-            mask=(d < head_dim)[:, None] & (k_token < k_tokens)[None, :],
+            key + (k_step + d * key_strides[3])[:, None],
+            mask=(d < head_dim)[:, None] & k_exists[None, :],
             other=0,
         )
         summed = tl.dot(q, k, scores, input_precision="ieee")
         if RAGGED:
-            exist = (q_token < q_tokens)[:, None] & (k_token < k_tokens)[None, :]
-            summed = tl.where(exist, summed, scores)
+            summed = tl.where(q_exists[:, None] & k_exists[None, :], summed, scores)
         scores = summed
     return scores
 

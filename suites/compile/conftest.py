@@ -16,11 +16,10 @@ import torch
 from golden.record import Header
 from kernels.cuda.toolchain import BuildError, ToolchainMissing
 from suites import recording
-from suites.compile.accepted import path_of, read, versions
+from suites.compile.accepted import versions
 from suites.compile.architectures import ARCHITECTURES
 from suites.compile.compiler import Compiled, Compiler
 from suites.compile.figures import CompiledFile, Figures
-from suites.compile.known import SHORTFALLS
 from suites.compile.measurements import figures_of, work_of_calls
 from suites.compile.tables import occupancy_table
 from suites.compile.variants import ROOT, importable
@@ -117,32 +116,10 @@ def _parameters(fixture: str, metafunc: pytest.Metafunc) -> Iterator[Any]:
         elif fixture == "module":
             yield pytest.param(module, id=module)
         else:
-            yield from _variants(metafunc, compiler, module)
-
-
-def _variants(metafunc: pytest.Metafunc, compiler: Compiler, module: str) -> Iterator[Any]:
-    """The variants that a bound is about, those expected to fail marked so.
-
-    They must fail with the toolchain of the accepted figures, else the list is out of date; with
-    another one they may.
-    """
-    bound = metafunc.function.__name__
-    about = metafunc.definition.get_closest_marker("about")
-    accepted = read(path_of(module))
-    strict = accepted is not None and accepted.toolchain == compiler.toolchain(module)
-    for each in compiler.of(module):
-        if about is not None and not about.args[0](each):
-            continue
-        marks = [
-            pytest.mark.xfail(
-                reason=f"{each.variant.kernel}: {shortfall.reason}",
-                raises=AssertionError,
-                strict=strict,
-            )
-            for shortfall in SHORTFALLS
-            if shortfall.covers(bound, each)
-        ]
-        yield pytest.param(each, id=str(each), marks=marks)
+            about = metafunc.definition.get_closest_marker("about")
+            for each in compiler.of(module):
+                if about is None or about.args[0](each):
+                    yield pytest.param(each, id=str(each))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

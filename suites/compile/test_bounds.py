@@ -15,14 +15,18 @@ from suites.compile.bounds import (
 )
 from suites.compile.compiler import Compiled, Compiler
 from suites.compile.figures import Figures
-from suites.compile.known import SHORTFALLS
 
 about = pytest.mark.about.with_args
 
 
 def test_nothing_spills(compiled: Compiled, figures: Figures) -> None:
-    spilled = figures.spill_stores, figures.spill_loads, figures.spilled_registers
-    assert spilled == (0, 0, 0)
+    """No register goes to memory and back.
+
+    ``spilled_registers`` is no part of it: LLVM counts with them AMD's scalar registers that move
+    to lanes of a vector register, which costs an instruction and no access to memory. Those that
+    do go to memory are stored and loaded by instructions, and these are counted.
+    """
+    assert (figures.spill_stores, figures.spill_loads) == (0, 0)
 
 
 def test_a_block_fits(compiled: Compiled, figures: Figures) -> None:
@@ -58,12 +62,3 @@ def test_no_barrier_stands_between_the_stores_of_a_slot(
 def test_every_kernel_is_compiled(module: str, compiler: Compiler) -> None:
     for survey in compiler.surveys[module].values():
         assert survey.kernels <= {variant.kernel for variant in survey.variants}
-
-
-def test_every_known_shortfall_is_of_some_variant(compiler: Compiler) -> None:
-    every = [each for module in compiler.surveys for each in compiler.of(module)]
-    if compiler.missing:
-        pytest.skip("not every module can be compiled here")
-    for shortfall in SHORTFALLS:
-        assert shortfall.bound in globals()
-        assert any(shortfall.covers(shortfall.bound, each) for each in every), shortfall

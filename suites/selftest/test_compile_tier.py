@@ -24,7 +24,6 @@ from suites.compile.calls import calls
 from suites.compile.compiler import Compiled, Compiler
 from suites.compile.conftest import in_one_line
 from suites.compile.figures import CompiledFile, Figures, changes
-from suites.compile.known import Shortfall
 from suites.compile.machine_code import Assembly, Cubin, amd, code_of, nvidia, split
 from suites.compile.measurements import figures_of, work_of_calls
 from suites.compile.tables import changes_table, occupancy_table
@@ -453,16 +452,6 @@ def test_tables_fit_80_columns() -> None:
     after = {name: {"sm_100": WIDE} for name in before}
     for table in (occupancy_table(others), changes_table(changes(before, after))):
         assert max(map(len, table.splitlines())) <= 80
-
-
-def test_a_shortfall_covers_what_its_patterns_say() -> None:
-    shortfall = Shortfall("bound", "score_*", "float32-odd* *-single", "sm_8? gfx942", "why")
-    assert shortfall.covers("bound", compiled("score_kernel", "float32-odd-causal", "sm_89"))
-    assert shortfall.covers("bound", compiled("score_kernel", "int32-single", "gfx942"))
-    assert not shortfall.covers("other", compiled("score_kernel", "float32-odd", "sm_89"))
-    assert not shortfall.covers("bound", compiled("scores", "float32-odd", "sm_89"))
-    assert not shortfall.covers("bound", compiled("score_kernel", "float32-aligned", "sm_89"))
-    assert not shortfall.covers("bound", compiled("score_kernel", "float32-odd", "sm_90"))
 
 
 @pytest.mark.parametrize(
