@@ -509,19 +509,19 @@ def test_faults_planted_into_a_witness_kernel(
 
 XATTENTION_FAULTS = {
     "no barrier": (
-        "    partial[thread] = sum;\n    __syncthreads();",
-        "    partial[thread] = sum;\n",
-        r"a race on byte \d+ of shared partial, of 1024 bytes: .* by thread \d+",
+        "slots[thread * kVector<T> + i] = own[i];\n    __syncthreads();",
+        "slots[thread * kVector<T> + i] = own[i];\n",
+        r"a race on byte \d+ of shared slots, of 4096 bytes: .* by thread \d+",
     ),
     "no barrier in a loop": (
         "        const int rows = min(queries.rows - top, kRows);\n        __syncthreads();",
         "        const int rows = min(queries.rows - top, kRows);\n",
-        r"a race on byte \d+ of (shared weighing, of 576|argument [12], float\*, of 512) bytes: .*",
+        r"a race on byte \d+ of (shared weighing, of 512|argument [12], float\*, of 512) bytes: .*",
     ),
     "one row too many": (
-        "if (thread < kRows + kLoads) {",
-        "if (thread <= kRows + kLoads) {",
-        r"a store in .* by thread 72 reaches \d bytes from byte 576 on of shared weighing, of 576",
+        "if (thread < rows) weighing",
+        "if (thread <= rows) weighing",
+        r"a store in .* by thread 64 reaches \d bytes from byte 512 on of shared weighing, of 512",
     ),
 }
 
