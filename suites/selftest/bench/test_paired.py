@@ -285,7 +285,11 @@ def test_the_other_tree_is_gone_afterwards(
     assert len(git("worktree", "list").splitlines()) == 1
 
 
-def test_a_process_is_one_sample(repository: Path, git: Callable[..., str]) -> None:
+def test_a_process_is_one_sample(
+    repository: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # pytest-benchmark times nothing in a worker, as this test may be in one.
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     commit = git("rev-parse", "HEAD")
     found = time_tree(repository, ["suites/bench"], commit)
     (test,) = found.samples
