@@ -20,6 +20,7 @@ from golden.record import Footer, Header, Line, Measurement, Verdict
 from suites.verdicts import SEVERITY
 
 SCHEMA = 1
+WIDTH, WIDEST = 120, 1000  # characters
 DISTRIBUTION = "sparse-conformance"
 TOOLS = ("torch", "triton", "numpy", "hypothesis", "pytest")
 STYLES: dict[str, str] = {"passed": "green", "deviates": "green", "unsupported": "yellow"}
@@ -215,7 +216,9 @@ def attach(line: Verdict | Measurement) -> tuple[str, object]:
 
 
 def render(renderable: RenderableType, *, colour: bool) -> str:
-    """Text for pytest's terminal, which may be a log."""
+    """Text for pytest's terminal, which may be a log: as wide as it takes to cut nothing off."""
     out = io.StringIO()
-    Console(file=out, width=120, force_terminal=colour, no_color=not colour).print(renderable)
+    console = Console(file=out, width=WIDEST, force_terminal=colour, no_color=not colour)
+    console.width = max(WIDTH, console.measure(renderable).maximum)
+    console.print(renderable)
     return out.getvalue().rstrip()

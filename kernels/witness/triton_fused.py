@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.on_device import on_device_of
+
 MAX_TOPOLOGY_SEGMENTS: Final = 64
 SLOTS: Final = 1024  # slots a program reads at a time
 
@@ -192,17 +194,18 @@ def topology_witness_indices(
 
     witnesses = learned_indices.new_empty((rows, num_segments))
     if rows:
-        witness_indices_kernel[(rows, triton.cdiv(num_segments, 64))](
-            context_lens,
-            learned_indices,
-            witnesses,
-            topk,
-            num_segments,
-            context_lens.stride(0),
-            learned_indices.stride(0),
-            learned_indices.stride(1),
-            SLOTS=SLOTS,
-        )
+        with on_device_of(context_lens):
+            witness_indices_kernel[(rows, triton.cdiv(num_segments, 64))](
+                context_lens,
+                learned_indices,
+                witnesses,
+                topk,
+                num_segments,
+                context_lens.stride(0),
+                learned_indices.stride(0),
+                learned_indices.stride(1),
+                SLOTS=SLOTS,
+            )
     return witnesses
 
 
@@ -223,19 +226,20 @@ def apply_topology_witnesses(
 
     merged = learned_indices.new_empty((rows, topk))
     if rows:
-        witness_merge_kernel[(rows,)](
-            learned_indices,
-            context_lens,
-            merged,
-            topk,
-            learned_keep,
-            min(max_replacements, topk - learned_keep, num_segments),
-            num_segments,
-            learned_indices.stride(0),
-            learned_indices.stride(1),
-            context_lens.stride(0),
-            SLOTS=SLOTS,
-        )
+        with on_device_of(learned_indices):
+            witness_merge_kernel[(rows,)](
+                learned_indices,
+                context_lens,
+                merged,
+                topk,
+                learned_keep,
+                min(max_replacements, topk - learned_keep, num_segments),
+                num_segments,
+                learned_indices.stride(0),
+                learned_indices.stride(1),
+                context_lens.stride(0),
+                SLOTS=SLOTS,
+            )
     return merged
 
 
@@ -247,15 +251,16 @@ def scatter_topology_witnesses_(
         raise ValueError(f"num_segments must be in [0, 64], got {num_segments}")
 
     if rows and num_segments:
-        witness_serve_kernel[(rows,)](
-            topk_indices,
-            context_lens,
-            topk,
-            max(topk - num_segments, 0),
-            min(topk, num_segments),
-            num_segments,
-            topk_indices.stride(0),
-            topk_indices.stride(1),
-            context_lens.stride(0),
-            SLOTS=SLOTS,
-        )
+        with on_device_of(topk_indices):
+            witness_serve_kernel[(rows,)](
+                topk_indices,
+                context_lens,
+                topk,
+                max(topk - num_segments, 0),
+                min(topk, num_segments),
+                num_segments,
+                topk_indices.stride(0),
+                topk_indices.stride(1),
+                context_lens.stride(0),
+                SLOTS=SLOTS,
+            )

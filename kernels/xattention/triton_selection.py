@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.on_device import on_device_of
 from kernels.xattention.triton_tiles import place, visible_keys
 
 TILE: Final = {"N": 64}  # blocks
@@ -69,15 +70,16 @@ def select(block_sums: Tensor, current_index: int, threshold: float, causal: boo
     selected = torch.empty(block_sums.shape, dtype=torch.bool, device=block_sums.device)
     if selected.numel():
         tiles = batch * heads * q_blocks * triton.cdiv(k_blocks, TILE["N"])
-        selection_kernel[(tiles,)](
-            block_sums,
-            selected,
-            tuple(block_sums.shape),
-            block_sums.stride(),
-            current_index,
-            threshold,
-            TAKES_ALL=threshold == 1,
-            IS_CAUSAL=causal,
-            **TILE,
-        )
+        with on_device_of(block_sums):
+            selection_kernel[(tiles,)](
+                block_sums,
+                selected,
+                tuple(block_sums.shape),
+                block_sums.stride(),
+                current_index,
+                threshold,
+                TAKES_ALL=threshold == 1,
+                IS_CAUSAL=causal,
+                **TILE,
+            )
     return selected

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.on_device import on_device_of
 from kernels.xattention import refusals
 from kernels.xattention.triton_selection import select
 from kernels.xattention.triton_tiles import (
@@ -202,37 +203,39 @@ def xattn_estimate(
         diagonal = (k_len - q_len) // stride
         ragged = q_len % stride != 0 or k_len % stride != 0
         scale = refusals.estimate_scale(query_states, stride, norm)
-        streaming_statistics_kernel[(batch * heads * triton.cdiv(rows[2], tile["M"]),)](
-            *operands,
-            *shapes,
-            *strides,
-            stride,
-            diagonal,
-            scale,
-            IS_CAUSAL=causal,
-            RAGGED=ragged,
-            **tile,
-            enable_fp_fusion=False,
-        )
+        with on_device_of(operands[0]):
+            streaming_statistics_kernel[(batch * heads * triton.cdiv(rows[2], tile["M"]),)](
+                *operands,
+                *shapes,
+                *strides,
+                stride,
+                diagonal,
+                scale,
+                IS_CAUSAL=causal,
+                RAGGED=ragged,
+                **tile,
+                enable_fp_fusion=False,
+            )
         reshaped_block_size = block_size // stride
         width = triton.next_power_of_2(reshaped_block_size)
         q_width, k_width = min(width, tile["M"]), min(width, tile["N"])
         q_tiles = triton.cdiv(q_blocks, tile["M"] // q_width)
         k_tiles = triton.cdiv(k_blocks, tile["N"] // k_width)
-        streaming_block_sum_kernel[(batch * heads * q_tiles * k_tiles,)](
-            *operands,
-            block_sums,
-            *shapes,
-            *strides,
-            reshaped_block_size,
-            stride,
-            diagonal,
-            scale,
-            IS_CAUSAL=causal,
-            RAGGED=ragged,
-            Q_WIDTH=q_width,
-            K_WIDTH=k_width,
-            **tile,
-            enable_fp_fusion=False,
-        )
+        with on_device_of(operands[0]):
+            streaming_block_sum_kernel[(batch * heads * q_tiles * k_tiles,)](
+                *operands,
+                block_sums,
+                *shapes,
+                *strides,
+                reshaped_block_size,
+                stride,
+                diagonal,
+                scale,
+                IS_CAUSAL=causal,
+                RAGGED=ragged,
+                Q_WIDTH=q_width,
+                K_WIDTH=k_width,
+                **tile,
+                enable_fp_fusion=False,
+            )
     return block_sums, select(block_sums, k_blocks - q_blocks, threshold, causal)

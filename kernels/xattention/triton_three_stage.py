@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.on_device import on_device_of
 from kernels.xattention import refusals
 from kernels.xattention.triton_selection import select
 from kernels.xattention.triton_tiles import (
@@ -311,20 +312,21 @@ def _scores(
     scores = query.new_empty((batch, heads, q_len, k_len), dtype=dtype)
     q_tiles, k_tiles = triton.cdiv(q_len, SCORE_TILE["M"]), triton.cdiv(k_len, SCORE_TILE["N"])
     if scores.numel():
-        score_kernel[(batch * heads * q_tiles * k_tiles,)](
-            query,
-            key,
-            scores,
-            tuple(query.shape),
-            tuple(key.shape),
-            query.stride(),
-            key.stride(),
-            stride,
-            diagonal,
-            IS_CAUSAL=is_causal,
-            RAGGED=q_tokens % stride != 0 or k_tokens % stride != 0,
-            **SCORE_TILE,
-        )
+        with on_device_of(query):
+            score_kernel[(batch * heads * q_tiles * k_tiles,)](
+                query,
+                key,
+                scores,
+                tuple(query.shape),
+                tuple(key.shape),
+                query.stride(),
+                key.stride(),
+                stride,
+                diagonal,
+                IS_CAUSAL=is_causal,
+                RAGGED=q_tokens % stride != 0 or k_tokens % stride != 0,
+                **SCORE_TILE,
+            )
     return scores
 
 
@@ -335,18 +337,19 @@ def _statistics(
     m_partial = scores.new_empty((batch, heads, q_len), dtype=torch.float32)
     l_partial = torch.empty_like(m_partial)
     if m_partial.numel():
-        statistics_kernel[(batch * heads * triton.cdiv(q_len, STATISTICS_TILE["M"]),)](
-            scores,
-            m_partial,
-            l_partial,
-            tuple(scores.shape),
-            scores.stride(),
-            diagonal,
-            scale,
-            IS_CAUSAL=is_causal,
-            **STATISTICS_TILE,
-            enable_fp_fusion=False,
-        )
+        with on_device_of(scores):
+            statistics_kernel[(batch * heads * triton.cdiv(q_len, STATISTICS_TILE["M"]),)](
+                scores,
+                m_partial,
+                l_partial,
+                tuple(scores.shape),
+                scores.stride(),
+                diagonal,
+                scale,
+                IS_CAUSAL=is_causal,
+                **STATISTICS_TILE,
+                enable_fp_fusion=False,
+            )
     return m_partial, l_partial
 
 
@@ -377,23 +380,24 @@ def _block_sums(
     batch, heads, q_blocks, k_blocks = block_sums.shape
     tile = _block_tile(block_size)
     if block_sums.numel():
-        block_sum_kernel[(batch * heads * q_blocks * triton.cdiv(k_blocks, tile["BLOCKS"]),)](
-            scores,
-            m_global,
-            l_global,
-            block_sums,
-            tuple(scores.shape),
-            scores.stride(),
-            m_global.stride(),
-            l_global.stride(),
-            block_sums.stride(),
-            max(min(real_rows, scores.shape[2]), 0),
-            diagonal,
-            scale,
-            IS_CAUSAL=is_causal,
-            **tile,
-            enable_fp_fusion=False,
-        )
+        with on_device_of(scores):
+            block_sum_kernel[(batch * heads * q_blocks * triton.cdiv(k_blocks, tile["BLOCKS"]),)](
+                scores,
+                m_global,
+                l_global,
+                block_sums,
+                tuple(scores.shape),
+                scores.stride(),
+                m_global.stride(),
+                l_global.stride(),
+                block_sums.stride(),
+                max(min(real_rows, scores.shape[2]), 0),
+                diagonal,
+                scale,
+                IS_CAUSAL=is_causal,
+                **tile,
+                enable_fp_fusion=False,
+            )
 
 
 # --- operations ----------------------------------------------------------------------------------
@@ -433,18 +437,19 @@ def softmax_fuse_block_sum(
     q_blocks, k_blocks = q_len // reshaped_block_size, k_len // reshaped_block_size
     block_sums = attn_weights_slice.new_empty((batch, heads, q_blocks, k_blocks))
     if block_sums.numel():
-        one_pass_kernel[(batch * heads * q_blocks,)](
-            attn_weights_slice,
-            block_sums,
-            tuple(attn_weights_slice.shape),
-            attn_weights_slice.stride(),
-            max(real_q_len - chunk_start, 0),
-            chunk_start,
-            scale,
-            IS_CAUSAL=is_causal,
-            **_block_tile(reshaped_block_size),
-            enable_fp_fusion=False,
-        )
+        with on_device_of(attn_weights_slice):
+            one_pass_kernel[(batch * heads * q_blocks,)](
+                attn_weights_slice,
+                block_sums,
+                tuple(attn_weights_slice.shape),
+                attn_weights_slice.stride(),
+                max(real_q_len - chunk_start, 0),
+                chunk_start,
+                scale,
+                IS_CAUSAL=is_causal,
+                **_block_tile(reshaped_block_size),
+                enable_fp_fusion=False,
+            )
     return block_sums
 
 
@@ -471,16 +476,17 @@ def merge_softmax_stats(
     m_stacked, l_stacked = torch.stack(list(m_chunks)), torch.stack(list(l_chunks))
     m_global, l_global = torch.empty_like(m_stacked[0]), torch.empty_like(l_stacked[0])
     if rows := m_global.numel():
-        merge_kernel[(triton.cdiv(rows, MERGE_TILE["M"]),)](
-            m_stacked,
-            l_stacked,
-            m_global,
-            l_global,
-            len(m_chunks),
-            rows,
-            **MERGE_TILE,
-            enable_fp_fusion=False,
-        )
+        with on_device_of(m_stacked):
+            merge_kernel[(triton.cdiv(rows, MERGE_TILE["M"]),)](
+                m_stacked,
+                l_stacked,
+                m_global,
+                l_global,
+                len(m_chunks),
+                rows,
+                **MERGE_TILE,
+                enable_fp_fusion=False,
+            )
     return m_global, l_global
 
 

@@ -158,6 +158,35 @@ def oracles_and_kernels_share_no_code(root: Path) -> list[str]:
     ]
 
 
+def triton_kernels_are_launched_where_their_tensors_are(root: Path) -> list[str]:
+    """Triton launches on the current device, which need not be theirs."""
+    problems = []
+    for file, tree in sources(root, "kernels"):
+        launches = [
+            call for call in ast.walk(tree) if isinstance(call, ast.Call) and _launches_triton(call)
+        ]
+        guarded = {
+            call
+            for block in ast.walk(tree)
+            if isinstance(block, ast.With) and "on_device_of(" in ast.unparse(block.items[0])
+            for call in ast.walk(block)
+        }
+        problems += [
+            f"{file}:{launch.lineno}: launch it within `with on_device_of(tensor):`"
+            for launch in launches
+            if launch not in guarded
+        ]
+    return problems
+
+
+def _launches_triton(node: ast.AST) -> bool:
+    """Whether it is ``some_kernel[grid](...)``."""
+    match node:
+        case ast.Call(func=ast.Subscript(value=ast.Name(name))):
+            return name.endswith("_kernel")
+    return False
+
+
 def no_module_is_named_utils(root: Path) -> list[str]:
     return [
         f"{path.relative_to(root)}: name the module after what it does"
@@ -190,6 +219,7 @@ RULES: dict[str, Rule] = {
     "oracles need only the standard library": oracles_need_only_the_standard_library,
     "oracles load only the standard library": oracles_load_only_the_standard_library,
     "oracles and kernels share no code": oracles_and_kernels_share_no_code,
+    "triton runs where its tensors are": triton_kernels_are_launched_where_their_tensors_are,
     "no module is named utils": no_module_is_named_utils,
     "conftest hands over the plug-in": conftest_hands_over_the_plugin_and_nothing_else,
 }
@@ -206,6 +236,8 @@ def test_the_rules_read_the_house() -> None:
     assert {"golden/model.py", "oracles/witness.py", "kernels/api.py"} <= read
     assert list(long_functions(ROOT, "oracles"))
     assert list(long_functions(ROOT, "kernels"))
+    trees = [tree for _, tree in sources(ROOT, "kernels")]
+    assert any(_launches_triton(node) for tree in trees for node in ast.walk(tree))
 
 
 # --- every rule is shown a tree that breaks it ---------------------------------------------------
@@ -336,6 +368,13 @@ def test_a_sound_tree_passes(rule: str, tmp_path: Path) -> None:
         ),
         ("oracles load only the standard library", "oracles/b/a.py", "import pytest", "on its own"),
         ("oracles and kernels share no code", "kernels/a.py", COPY, "a.py:6 pick"),
+        ("triton runs where its tensors are", "kernels/a.py", "a_kernel[(1,)](b, 2)", "a.py:1"),
+        (
+            "triton runs where its tensors are",
+            "kernels/a.py",
+            "with on_device_of(b):\n    a_kernel[c](b)\nwith open(b):\n    a_kernel[c](b)",
+            "a.py:4",
+        ),
         ("no module is named utils", "kernels/utils.py", "", "utils.py"),
         ("no module is named utils", "suites/utils/a.py", "", "utils"),
         ("conftest hands over the plug-in", "conftest.py", "", "may hold only"),
