@@ -29,6 +29,8 @@ REPLAY: Final = ROOT / "suites" / "test_replay.py"
 SANITIZE_TIER: Final = ROOT / "suites" / "sanitize"
 GPU_TIER: Final = ROOT / "suites" / "gpu"
 STATE: Final = pytest.StashKey["State"]()
+Summary = Callable[[pytest.TerminalReporter, record.Recording], None]
+SUMMARY: Final = pytest.StashKey[Summary]()  # what a tier prints in the place of the matrix
 CASES: Final = 40  # generated cases a test
 
 
@@ -477,28 +479,30 @@ class _Controller:
         return record.header(ROOT, state.device, state.seed, state.names, arguments)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if not self.recording.verdicts:
+        recording, state = self.recording, self.state
+        if not (recording.verdicts or recording.measurements):
             return
-        state = self.state
+        if (summary := self.config.stash.get(SUMMARY, None)) is not None:
+            return summary(terminalreporter, recording)
         terminalreporter.section("conformance")
-        matrix = self.recording.matrix(state.contracts, [ORACLE.name, *state.names])
+        matrix = recording.matrix(state.contracts, [ORACLE.name, *state.names])
         colour = terminalreporter.hasmarkup
         terminalreporter.write_line(record.render(matrix, colour=colour))
-        if self.recording.compared_floats:
+        if recording.compared_floats:
             terminalreporter.write_line(
                 "\nstatus, cases, and of floats the largest |error| / bound\n"
             )
-        for name, reason in self.recording.not_run():
+        for name, reason in recording.not_run():
             terminalreporter.write_line(f"\nnot-run: {name}: {reason}")
-        for verdict in self.recording.verdicts:
+        for verdict in recording.verdicts:
             if not verdict.contracts:
                 terminalreporter.write_line(f"{verdict.status}: {verdict.test}")
-        figures = list(self.recording.figures())
+        figures = list(recording.figures())
         for title, table in figures:
             terminalreporter.write_line(f"\n{title}\n{record.render(table, colour=colour)}")
         terminalreporter.write_line("")
         terminalreporter.write_line(
-            f"{matrix.row_count} contracts, {self.recording.cases:,} cases: "
+            f"{matrix.row_count} contracts, {recording.cases:,} cases: "
             f"{', '.join(state.names)} on {record.describe(state.device)}, seed {state.seed}"
         )
         terminalreporter.write_line(f"record: {self.config.getoption('--record')}")

@@ -32,13 +32,12 @@ from suites.bench.timing import (
     measured,
     timed,
 )
-from suites.plugin import ROOT, STATE
+from suites.plugin import ROOT, STATE, SUMMARY
 from suites.recording import Recording, describe
 from suites.runner import Runner
 from suites.verdicts import Status
 
 HERE: Final = Path(__file__).parent
-CONTROLLER: Final = "conformance-controller"
 TimeIt = Callable[..., None]
 
 
@@ -81,6 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(str(error)) from error
     state = config.stash[STATE]
     bench = config.stash.setdefault(BENCH, Bench(_device(state.device)))
+    config.stash[SUMMARY] = summary
     if bench.device is not None:
         bench.ceilings = Ceilings(bench.device)
     if bench.device is not None and not bench.device.full_size and not config.getoption("--impl"):
@@ -267,20 +267,8 @@ def pytest_benchmark_update_json(output_json: dict[str, object]) -> None:
         }
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter,
-) -> Generator[None, None, None]:
+def summary(terminalreporter: pytest.TerminalReporter, recording: Recording) -> None:
     """A table of figures in the place of the matrix of contracts."""
-    controller = terminalreporter.config.pluginmanager.get_plugin(CONTROLLER)
-    if controller is None:
-        return (yield)
-    recording = controller.recording
-    controller.recording = Recording()
-    yield
-    controller.recording = recording
-    if not (recording.verdicts or recording.measurements):
-        return
     config = terminalreporter.config
     state = config.stash[STATE]
     terminalreporter.section("benchmarks")
