@@ -1,8 +1,36 @@
-"""The markers that tie a test to what it is about."""
+"""What ties a test to what it is about: markers, and the contract that defines an operation."""
+
+from typing import Final
 
 import pytest
 
 from golden.model import Operation
+from suites.cases import (
+    APPLY,
+    ESTIMATE,
+    INDICES,
+    MERGE,
+    NORMALISE,
+    ONE_PASS,
+    SCORES,
+    SELECT,
+    SERVE,
+    STATS,
+)
+
+# What an operation's result is held against: the contract that says what it is.
+DEFINED_BY: Final[dict[Operation, str]] = {
+    INDICES: "witness.indices.slot-per-segment",
+    APPLY: "witness.merge.ascending",
+    SERVE: "witness.serving.parameters",
+    SCORES: "xattention.scores.antidiagonal",
+    ONE_PASS: "xattention.equivalence.one-pass",
+    STATS: "xattention.stats.sum",
+    MERGE: "xattention.merge.formula",
+    NORMALISE: "xattention.block-sum.weights",
+    SELECT: "xattention.select.threshold",
+    ESTIMATE: "xattention.estimate.scale",
+}
 
 
 def contract(*ids: str) -> pytest.MarkDecorator:

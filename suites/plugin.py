@@ -21,7 +21,7 @@ from suites import counterexamples
 from suites import recording as record
 from suites.explain import explain
 from suites.runner import ORACLE, Runner
-from suites.verdicts import Nonconformance, Status
+from suites.verdicts import Ended, Nonconformance, Status
 from suites.watch.patching import mend_interpreter
 
 ROOT: Final = Path(__file__).parent.parent
@@ -338,6 +338,8 @@ def pytest_runtest_makereport(
         )
     if isinstance(error, Nonconformance):
         report.longrepr = explain(error, name, _rerun(item, name, error))
+    elif isinstance(error, Ended):
+        report.longrepr = _detail(report, error)
     verdict = Verdict(
         test=item.nodeid,
         implementation=name,
@@ -387,7 +389,7 @@ def _status(report: pytest.TestReport, error: BaseException | None) -> Status:
         return "passed"
     if report.skipped:
         return "not-run"
-    if isinstance(error, Nonconformance):
+    if isinstance(error, Nonconformance | Ended):
         return error.status
     if isinstance(error, pytest.fail.Exception) and str(error).startswith("Timeout"):
         return "timed-out"

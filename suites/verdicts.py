@@ -46,3 +46,9 @@ class Nonconformance(AssertionError):  # noqa: N818 - a verdict, not an error
         self.actual = actual
         self.bounds = bounds
         self.row = row
+
+
+class Ended(Exception):  # noqa: N818 - a verdict, not an error
+    """A test ended for a reason that is no case's; its words are all that there is to show."""
+
+    status: Status

@@ -35,16 +35,6 @@ ROW_COUNTS: Final = {
 }
 THRESHOLD: Final = 0.9
 
-# What a timed result is held to, by the oracle: the contract of each operation.
-CONTRACTS: Final = {
-    INDICES: "witness.indices.slot-per-segment",
-    APPLY: "witness.merge.ascending",
-    SERVE: "witness.serving.parameters",
-    **dict.fromkeys(
-        (SCORES, ONE_PASS, STATS, MERGE, NORMALISE, SELECT, ESTIMATE), "xattention.bounds.derived"
-    ),
-}
-
 
 @dataclass(frozen=True)
 class Geometry:

@@ -11,31 +11,28 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from golden.record import Measurement
 from suites.bench import figures, paired, peers
-from suites.bench.calls import CONTRACTS, GEOMETRIES, Call
+from suites.bench.calls import GEOMETRIES, Call
 from suites.bench.ceilings import Ceilings
 from suites.bench.device import (
     BOARDS,
     CaptureRefused,
     Cuda,
     Device,
-    DeviceLost,
     Host,
     alive,
 )
 from suites.bench.timing import (
     MICRO,
     Cache,
-    CallFailed,
     Figure,
-    Impossible,
     Launch,
     measured,
     timed,
 )
+from suites.contracts import DEFINED_BY
 from suites.plugin import ROOT, STATE, SUMMARY
 from suites.recording import Recording, describe
 from suites.runner import Runner
-from suites.verdicts import Status
 
 HERE: Final = Path(__file__).parent
 TimeIt = Callable[..., None]
@@ -133,7 +130,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 id=str(call),
                 marks=[
                     pytest.mark.operations(call.operation),
-                    pytest.mark.contract(CONTRACTS[call.operation]),
+                    pytest.mark.contract(DEFINED_BY[call.operation]),
                 ],
             )
             for call in mark.kwargs["of"](bench.full_size)
@@ -215,12 +212,6 @@ def time_it(
 
 # --- verdicts ------------------------------------------------------------------------------------
 
-STATUSES: Final[dict[type[BaseException], Status]] = {
-    Impossible: "failed",
-    CallFailed: "crashed",
-    DeviceLost: "crashed",
-}
-
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     lost = item.config.stash[BENCH].lost
@@ -241,18 +232,11 @@ def pytest_runtest_makereport(
     said = " ".join(f"{error}".split())
     if not bench.lost and not alive(bench.device):
         bench.lost = f"the device was lost in {item.nodeid}: {said}"
-        _restate(report, "crashed", f"the device was lost: {said}")
-    elif type(error) in STATUSES:
-        _restate(report, STATUSES[type(error)], said)
+        report.longrepr = detail = f"the device was lost: {said}"
+        for name, line in report.user_properties:
+            if name == "verdict" and isinstance(line, dict):
+                line |= {"status": "crashed", "detail": detail}
     return report
-
-
-def _restate(report: pytest.TestReport, status: Status, detail: str) -> None:
-    """The verdict of a failed test in other words than the plug-in found."""
-    report.longrepr = detail
-    for name, line in report.user_properties:
-        if name == "verdict" and isinstance(line, dict):
-            line |= {"status": status, "detail": detail}
 
 
 # --- the end of a run ----------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from suites.devices import DEVICES
 from suites.devices import Device as Board
+from suites.verdicts import Ended
 from suites.watch.memory import peak_allocation
 
 PATIENCE: Final = 60.0  # seconds until a device that does not answer is given up
@@ -36,8 +37,10 @@ BOARDS: Final = {
 }
 
 
-class DeviceLost(Exception):  # noqa: N818 - what happened to the device
+class DeviceLost(Ended):
     """The device no longer answers, or answers everything with an error."""
+
+    status = "crashed"
 
 
 class CaptureRefused(Exception):  # noqa: N818 - what the call said

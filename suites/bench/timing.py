@@ -19,6 +19,7 @@ from suites.bench.verification import Verification
 from suites.cases import SPECIFICATIONS, Results
 from suites.roofline import Work
 from suites.runner import Runner
+from suites.verdicts import Ended
 
 Cache = Literal["cold", "warm"]
 Launch = Literal["eager", "replay"]
@@ -30,12 +31,16 @@ HOST_SECONDS: Final = 0.6  # what one benchmark may take on a CPU, roughly
 MICRO: Final = 1e6
 
 
-class Impossible(Exception):  # noqa: N818 - a verdict on a figure
+class Impossible(Ended):
     """A time below what the device needs to move the bytes or to multiply."""
 
+    status = "failed"
 
-class CallFailed(Exception):  # noqa: N818 - what the implementation did
+
+class CallFailed(Ended):
     """The call raised instead of returning."""
+
+    status = "crashed"
 
 
 @dataclass(frozen=True)

@@ -3,41 +3,23 @@
 Elements follow from their number, so that no two rows are alike.
 """
 
-from typing import Final
-
 import torch
 
 from golden.model import Operation, Tensor, Value
 from suites.cases import (
     APPLY,
     ESTIMATE,
-    INDICES,
     MERGE,
     NORMALISE,
     ONE_PASS,
     ROWS,
     SCORES,
     SELECT,
-    SERVE,
     STATS,
     Case,
     real,
     to_golden,
 )
-
-# What an operation's result is held against: the contract that says what it is.
-DEFINED_BY: Final[dict[Operation, str]] = {
-    INDICES: "witness.indices.slot-per-segment",
-    APPLY: "witness.merge.ascending",
-    SERVE: "witness.serving.parameters",
-    SCORES: "xattention.scores.antidiagonal",
-    ONE_PASS: "xattention.equivalence.one-pass",
-    STATS: "xattention.stats.sum",
-    MERGE: "xattention.merge.formula",
-    NORMALISE: "xattention.block-sum.weights",
-    SELECT: "xattention.select.threshold",
-    ESTIMATE: "xattention.estimate.scale",
-}
 
 HEADS, LENGTH, BLOCK = 2, 128, 16
 

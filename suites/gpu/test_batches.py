@@ -8,10 +8,9 @@ import torch
 from golden.model import Operation
 from suites.cases import Bounds, Case, Results
 from suites.comparison import agree, same_bits
-from suites.contracts import contract
+from suites.contracts import DEFINED_BY, contract
 from suites.gpu.batches import Batch, batch
 from suites.gpu.device import Device
-from suites.gpu.samples import DEFINED_BY
 from suites.runner import Runner
 from suites.verdicts import Nonconformance
 

@@ -13,10 +13,9 @@ import torch
 from golden import files
 from golden.model import Operation
 from suites.cases import ROWS, Case
-from suites.contracts import contract
+from suites.contracts import DEFINED_BY, contract
 from suites.gpu.device import Device
 from suites.gpu.elsewhere import Left, Reason, call_elsewhere
-from suites.gpu.samples import DEFINED_BY
 from suites.runner import Runner
 from suites.verdicts import Nonconformance
 

@@ -14,10 +14,9 @@ from torch import Tensor
 from golden.model import Operation
 from golden.record import Measurement
 from suites.cases import APPLY, INDICES, ROWS, SERVE
-from suites.contracts import contract
+from suites.contracts import DEFINED_BY, contract
 from suites.gpu.device import Device
 from suites.gpu.rows import Policy, few, witnesses
-from suites.gpu.samples import DEFINED_BY
 from suites.runner import Runner
 from suites.strategies.witness import INT32_MAX
 from suites.verdicts import Nonconformance

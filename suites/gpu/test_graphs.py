@@ -3,9 +3,9 @@
 import pytest
 
 from golden.model import Operation
-from suites.contracts import contract
+from suites.contracts import DEFINED_BY, contract
 from suites.gpu.device import Device
-from suites.gpu.samples import DEFINED_BY, sample
+from suites.gpu.samples import sample
 from suites.runner import Runner
 from suites.verdicts import Nonconformance
 from suites.watch.memory import Poison

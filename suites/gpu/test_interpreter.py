@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from golden.model import Operation
 from suites.cases import ROWS, Case
-from suites.contracts import contract
+from suites.contracts import DEFINED_BY, contract
 from suites.gpu.device import Device
 from suites.gpu.elsewhere import Reason, call_elsewhere
-from suites.gpu.samples import DEFINED_BY
 from suites.runner import Runner
 from suites.strategies import witness, xattention
 

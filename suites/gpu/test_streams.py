@@ -4,9 +4,9 @@ import pytest
 
 from golden.model import Operation
 from suites.comparison import difference
-from suites.contracts import contract
+from suites.contracts import DEFINED_BY, contract
 from suites.gpu.device import Device
-from suites.gpu.samples import DEFINED_BY, sample
+from suites.gpu.samples import sample
 from suites.runner import Runner
 
 

@@ -10,29 +10,18 @@ from golden import files
 from golden.model import Operation
 from kernels.xattention.torch_reference import softmax_compute_partial_stats
 from suites.cases import (
-    APPLY,
-    INDICES,
     MERGE,
     ONE_PASS,
-    SERVE,
     STATS,
     Case,
     real,
     to_golden,
 )
-from suites.contracts import contract
+from suites.contracts import DEFINED_BY, contract
 from suites.runner import Runner
 from suites.sanitize.conftest import Launches
 from suites.strategies import witness, xattention
 from suites.xattention.stages import of_keys
-
-# What a wrong result is held against: the contract that defines the operation's.
-DEFINED_BY: Final = {
-    INDICES: "witness.indices.slot-per-segment",
-    APPLY: "witness.merge.ascending",
-    SERVE: "witness.serving.parameters",
-    **dict.fromkeys(xattention.OPERATIONS, "xattention.bounds.derived"),
-}
 
 # Vectors of what a call does; a refusal launches nothing.
 VECTORS: Final = {

@@ -24,10 +24,10 @@ from kernels import catalog
 from kernels.catalog import Implementation
 from kernels.witness import torch_reference
 from suites.cases import APPLY, INDICES, SERVE, STATS, Results
+from suites.contracts import DEFINED_BY
 from suites.gpu import giants
 from suites.gpu.device import Device, Stream
 from suites.gpu.giants import Arrangement
-from suites.gpu.samples import DEFINED_BY
 from suites.gpu.test_batches import require_repeatable, require_rows_as_alone
 from suites.gpu.test_compute_sanitizer import Sanitizer, vectors
 from suites.gpu.test_devices import require_where_its_tensors_are
