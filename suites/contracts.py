@@ -1,5 +1,6 @@
 """What ties a test to what it is about: markers, and the contract that defines an operation."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import pytest
@@ -19,7 +20,7 @@ from suites.cases import (
 )
 
 # What an operation's result is held against: the contract that says what it is.
-DEFINED_BY: Final[dict[Operation, str]] = {
+DEFINED_BY: Final[Mapping[str, str]] = {
     INDICES: "witness.indices.slot-per-segment",
     APPLY: "witness.merge.ascending",
     SERVE: "witness.serving.parameters",

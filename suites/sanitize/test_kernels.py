@@ -50,7 +50,7 @@ def test_vectors(implementation: Runner, operation: Operation, launches: Launche
     launches.require()
 
 
-def defined(*operations: Operation) -> pytest.MarkDecorator:
+def defined(*operations: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "operation", [pytest.param(each, marks=contract(DEFINED_BY[each])) for each in operations]
     )
