@@ -6,7 +6,7 @@ from typing import Final
 
 
 @dataclass(frozen=True)
-class Device:
+class Board:
     """What a vendor publishes of one board at its peak.
 
     ``bandwidth``: bytes a second. ``rates``: multiplications and additions a second, by the type of
@@ -18,10 +18,10 @@ class Device:
     rates: Mapping[str, float]
 
 
-def _device(architecture: str, terabytes: float, fp32: float, tf32: float, half: float) -> Device:
+def _device(architecture: str, terabytes: float, fp32: float, tf32: float, half: float) -> Board:
     """Rates in 10**12 a second; those of fp16 and bf16 are one."""
     rates = {"float32": fp32, "tf32": tf32, "float16": half, "bfloat16": half}
-    return Device(
+    return Board(
         architecture, terabytes * 1e12, {name: each * 1e12 for name, each in rates.items()}
     )
 

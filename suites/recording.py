@@ -215,10 +215,15 @@ def attach(line: Verdict | Measurement) -> tuple[str, object]:
     return type(line).__name__.lower(), msgspec.to_builtins(line)
 
 
-def render(renderable: RenderableType, *, colour: bool) -> str:
-    """Text for pytest's terminal, which may be a log: as wide as it takes to cut nothing off."""
+def render(renderable: RenderableType, *, colour: bool = False, width: int | None = None) -> str:
+    """Text for pytest's terminal, which may be a log.
+
+    ``width``: characters at most; without it, as wide as it takes to cut nothing off.
+    """
     out = io.StringIO()
-    console = Console(file=out, width=WIDEST, force_terminal=colour, no_color=not colour)
-    console.width = max(WIDTH, console.measure(renderable).maximum)
+    console = Console(
+        file=out, width=WIDEST, force_terminal=colour, no_color=not colour, markup=False
+    )
+    console.width = width or max(WIDTH, console.measure(renderable).maximum)
     console.print(renderable)
-    return out.getvalue().rstrip()
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).rstrip()

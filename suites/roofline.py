@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, Protocol
 
-from suites.devices import Device
+from suites.devices import Board
 
 SIZES: Final = {"int32": 4, "int64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 ENTRY: Final = SIZES["int32"]  # of a row
@@ -59,7 +59,7 @@ class Work:
     exponentials: int = 0
     dot: str = "float32"
 
-    def floor(self, device: Device) -> float:
+    def floor(self, device: Board) -> float:
         """Seconds: to move the bytes or to multiply, whichever takes longer, all at the peak.
 
         Operations and exponentials set none. A kernel may factor them (a division a block instead

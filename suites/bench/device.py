@@ -16,8 +16,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor
 
-from suites.devices import DEVICES
-from suites.devices import Device as Board
+from suites.devices import DEVICES, Board
 from suites.verdicts import Ended
 from suites.watch.memory import peak_allocation
 
@@ -131,10 +130,27 @@ def alive(device: Device) -> bool:
     return True
 
 
+class Torch:
+    """What torch does alike wherever it is."""
+
+    place: torch.device
+
+    def copy(self, to: Tensor, origin: Tensor) -> None:
+        to.copy_(origin)
+
+    def multiply(self, left: Tensor, right: Tensor, out: Tensor) -> None:
+        torch.mm(left, right, out=out)
+
+    def peak(self, call: Callable[[], Any]) -> tuple[int, Any]:
+        with peak_allocation(self.place) as peak:
+            result = call()
+        return peak.bytes, result
+
+
 # --- the host ------------------------------------------------------------------------------------
 
 
-class Host:
+class Host(Torch):
     """The CPU: its calls are done when they return, and there is nothing to launch.
 
     One thread: several wait for the slowest of them, which another program on the machine decides.
@@ -167,17 +183,6 @@ class Host:
     def capture(self, call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         raise CaptureRefused("a CPU has no graphs")
 
-    def copy(self, to: Tensor, origin: Tensor) -> None:
-        to.copy_(origin)
-
-    def multiply(self, left: Tensor, right: Tensor, out: Tensor) -> None:
-        torch.mm(left, right, out=out)
-
-    def peak(self, call: Callable[[], Any]) -> tuple[int, Any]:
-        with peak_allocation(self.place) as peak:
-            result = call()
-        return peak.bytes, result
-
     def clocks(self) -> Clocks:
         return Clocks(missing="a CPU is not asked for its clock")
 
@@ -193,7 +198,7 @@ def _last_level_cache() -> int:
 # --- CUDA ----------------------------------------------------------------------------------------
 
 
-class Cuda:
+class Cuda(Torch):
     """A GPU by way of ``torch.cuda``, on the current stream; ``cuda`` stands in for it in tests."""
 
     full_size = True
@@ -254,17 +259,6 @@ class Cuda:
             self.synchronise()
             raise CaptureRefused(" ".join(str(error).split())[:200]) from error
         return graph.replay, results
-
-    def copy(self, to: Tensor, origin: Tensor) -> None:
-        to.copy_(origin)
-
-    def multiply(self, left: Tensor, right: Tensor, out: Tensor) -> None:
-        torch.mm(left, right, out=out)
-
-    def peak(self, call: Callable[[], Any]) -> tuple[int, Any]:
-        with peak_allocation(self.place) as peak:
-            result = call()
-        return peak.bytes, result
 
     def clocks(self) -> Clocks:
         return nvml_clocks(self._uuid)

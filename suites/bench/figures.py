@@ -1,18 +1,17 @@
 """From figures to lines of the record, and from these to the table at the end of a run."""
 
-import io
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from golden.record import Measurement
 from suites.bench.calls import Call
 from suites.bench.ceilings import Ceilings
 from suites.bench.timing import MICRO, Figure, Timed
+from suites.recording import render
 
 WIDTH: Final = 110
 
@@ -174,6 +173,4 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1)
         )
     for row in rows:
         made.add_row(*row)
-    out = io.StringIO()
-    Console(file=out, width=WIDTH, color_system=None, markup=False).print(made)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    return f"\n{render(made, width=WIDTH)}\n"

@@ -26,12 +26,12 @@ import pytest
 
 from golden.record import Measurement, Verdict
 from suites import recording
-from suites.bench.figures import table
+from suites.bench.figures import MEDIAN, table
+from suites.bench.timing import MICRO
 from suites.verdicts import Status
 
 PAIRS: Final = 8
 CONFIDENCE: Final = 0.95
-MICRO: Final = 1e6
 OURS: Final = (  # options that are for this process and not for those it starts
     "--baseline",
     "--record",
@@ -354,7 +354,7 @@ def samples_of(
     for number, pair in enumerate(comparison.pairs, 1):
         for side, sample in zip(("base", "head"), pair, strict=True):
             variant = f"pair {number:02d}, {side} {commits[side][:12]}"  # type: ignore[index]
-            yield line("median us", variant, sample.seconds * MICRO)
+            yield line(MEDIAN, variant, sample.seconds * MICRO)
             yield line("throttled", variant, float(bool(sample.throttled)))
     yield line("head over base", "", comparison.ratio)
     for variant, value in (("low", comparison.low), ("high", comparison.high)):

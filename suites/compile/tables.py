@@ -2,16 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from io import StringIO
 from typing import Any, Final
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from suites.compile.architectures import ARCHITECTURES
 from suites.compile.compiler import Compiled
 from suites.compile.figures import Change, Figures
+from suites.recording import render
 
 WIDTH: Final = 120  # at most; what is usual fits 80
 
@@ -25,7 +24,7 @@ def changes_table(changes: Iterable[Change]) -> str:
     for change in changes:
         before, after = (_shown(each) for each in (change.before, change.after))
         table.add_row(change.variant, change.architecture, change.figure, before, after)
-    return _text(table)
+    return render(table, width=WIDTH)
 
 
 def occupancy_table(compiled: Mapping[Compiled, Figures]) -> str:
@@ -44,7 +43,7 @@ def occupancy_table(compiled: Mapping[Compiled, Figures]) -> str:
         count = max(len(each) for each in values.values())
         name = f"  {kernel}" + (f" ({count})" if count > 1 else "")
         table.add_row(name, *(_range(values.get(name, [])) for name in ARCHITECTURES))
-    return _text(table)
+    return render(table, width=WIDTH)
 
 
 def _range(values: list[float]) -> str:
@@ -62,9 +61,3 @@ def _shown(value: Any) -> str:
 
 def _table() -> Table:
     return Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-
-
-def _text(table: Table) -> str:
-    text = StringIO()
-    Console(file=text, width=WIDTH, color_system=None).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

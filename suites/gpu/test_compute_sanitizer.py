@@ -12,7 +12,7 @@ import torch
 
 from golden import files
 from golden.model import Operation
-from suites.cases import ROWS, Case
+from suites.cases import ROWS, Case, Results
 from suites.contracts import DEFINED_BY, contract
 from suites.gpu.device import Device
 from suites.gpu.elsewhere import Left, Reason, call_elsewhere
@@ -39,7 +39,7 @@ class Sanitizer:
     """Runs the tools, at first each on all operations of an implementation at once."""
 
     def __init__(self) -> None:
-        self._clean: dict[tuple[str, str], bool] = {}
+        self._left: dict[tuple[str, str], Left] = {}
 
     def require_nothing_found(
         self, runner: Runner, device: torch.device, tool: str, operation: str
@@ -47,16 +47,20 @@ class Sanitizer:
         """Require a tool to find nothing in the calls of an operation's vectors.
 
         A finding is narrowed down to one call that shows it. Leaves the test without the program,
-        and where no call can be made.
+        and where no call of the operation can be made.
         """
-        key = runner.name, tool
-        if key not in self._clean:
-            every = vectors(*runner.implementation.operations)
-            self._clean[key] = not run(runner, device, tool, every).status
-        cases = vectors(operation)
-        if not self._clean[key]:
-            _require_nothing_found(runner, device, tool, cases)
-        runner.cases += len(cases)
+        key, every = (runner.name, tool), vectors(*runner.implementation.operations)
+        if key not in self._left:
+            self._left[key] = run(runner, device, tool, every)
+        if self._left[key].status:
+            outcomes = _require_nothing_found(runner, device, tool, vectors(operation))
+        else:
+            found = zip(every, self._left[key].outcomes(), strict=True)
+            outcomes = [outcome for case, outcome in found if case.operation == operation]
+        reasons = [outcome.text for outcome in outcomes if isinstance(outcome, Reason)]
+        if len(reasons) == len(outcomes):
+            pytest.skip(f"no call of {operation} can be made under {tool}: {[*reasons, ''][0]}")
+        runner.cases += len(outcomes) - len(reasons)
 
 
 def run(runner: Runner, device: torch.device, tool: str, cases: Sequence[Case]) -> Left:
@@ -64,23 +68,17 @@ def run(runner: Runner, device: torch.device, tool: str, cases: Sequence[Case]) 
     if not (program := shutil.which("compute-sanitizer")):
         pytest.skip("no compute-sanitizer on the path; it comes with the CUDA toolkit")
     under = [program, "--tool", tool, "--error-exitcode", str(FOUND)]
-    left = call_elsewhere(runner.name, device, cases, under=under, environment=PLAIN)
-    if not left.status:
-        outcomes = left.outcomes()
-        reasons = [outcome.text for outcome in outcomes if isinstance(outcome, Reason)]
-        if len(reasons) == len(cases):
-            pytest.skip(f"no call can be made under {tool}: {reasons[0]}")
-    return left
+    return call_elsewhere(runner.name, device, cases, under=under, environment=PLAIN)
 
 
 def _require_nothing_found(
     runner: Runner, device: torch.device, tool: str, cases: Sequence[Case]
-) -> None:
+) -> list[Results | Reason]:
     left = run(runner, device, tool, cases)
     if left.status == FOUND:
         case = _one_that_fails(cases, lambda some: run(runner, device, tool, some).status == FOUND)
         raise Nonconformance(f"{tool}: {_finding(left.said)}", case)
-    left.outcomes()  # raises, where it ended otherwise
+    return left.outcomes()  # raises, where it ended otherwise
 
 
 def _one_that_fails(cases: Sequence[Case], fails: Callable[[Sequence[Case]], bool]) -> Case:

@@ -552,6 +552,23 @@ def test_a_finding_is_narrowed_down_to_a_call(install: Callable[[bytes], None]) 
     assert innocent.cases == len(vectors(SERVE))
 
 
+def test_an_operation_whose_calls_all_fail_has_no_verdict(
+    install: Callable[[bytes], None], add_module: Callable[[str, str], Runner]
+) -> None:
+    """Though nothing is found, and the calls of another operation are made."""
+    install(b"\0 found nowhere")
+    runner = add_module(
+        "of_one_call",
+        "raise RuntimeError('not today')\n"
+        "from kernels.witness.torch_reference import scatter_topology_witnesses_",
+    )
+    sanitizer = Sanitizer()
+    sanitizer.require_nothing_found(runner, CPU, "racecheck", SERVE)
+    assert runner.cases == len(vectors(SERVE))
+    with pytest.raises(NoVerdict, match=r"no call of apply_.* under racecheck: .* not today"):
+        sanitizer.require_nothing_found(runner, CPU, "racecheck", APPLY)
+
+
 def test_without_the_program_there_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(NoVerdict, match="no compute-sanitizer on the path"):

@@ -1,6 +1,6 @@
 """The tables that close a run."""
 
-from golden.record import Measurement
+from golden.record import Measurement, Verdict
 from suites import recording
 
 
@@ -23,3 +23,17 @@ def test_each_kind_of_measurement_has_a_table() -> None:
     assert "0.002" in undecidable
     assert "subject" in speed
     assert "7.000" in speed
+
+
+def test_nothing_of_the_matrix_is_cut_off() -> None:
+    """Neither a figure in the last of many columns nor what looks like markup."""
+    run = recording.Recording()
+    names = [f"implementation-{n}" for n in range(8)]
+    run.verdicts = [
+        Verdict("test", name, ("a.contract-[red]",), "passed", 123_456, "", 0.25) for name in names
+    ]
+    matrix = recording.render(run.matrix(["a.contract-[red]"], names))
+    assert matrix.splitlines()[-1].split() == [
+        "a.contract-[red]",
+        *["passed", "123,456", "0.25"] * 8,
+    ]

@@ -21,7 +21,7 @@ from oracles import witness, xattention
 from oracles.selection import find_blocks_chunked
 from suites import roofline
 from suites.compile.architectures import ARCHITECTURES
-from suites.devices import DEVICES, Device
+from suites.devices import DEVICES, Board
 from suites.roofline import WORK, Work
 
 SIZES = {"int32": 4, "int64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "bool": 1}
@@ -454,7 +454,7 @@ def test_tensors_of_torch_will_do() -> None:
 
 def test_the_floor_is_the_longer_of_moving_and_multiplying() -> None:
     """By hand, on a device of 100 bytes a second that makes 10 products of fp32 and 50 of fp16."""
-    device = Device("sm_90", 100, {"float32": 10, "float16": 50})
+    device = Board("sm_90", 100, {"float32": 10, "float16": 50})
     assert Work(read=300, written=100, products=20).floor(device) == 4.0
     assert Work(read=300, written=100, products=200).floor(device) == 20.0
     assert Work(read=100, products=200, dot="float16").floor(device) == 4.0
