@@ -173,4 +173,4 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1)
         )
     for row in rows:
         made.add_row(*row)
-    return f"\n{render(made, width=WIDTH)}\n"
+    return f"{render(made, width=WIDTH)}\n"
