@@ -1,10 +1,14 @@
 """The typed form of a record, the file that one run leaves behind: JSON Lines, one of these a line.
 
-A header first, then a line a verdict or measurement, then a footer. Without a footer the run was
-cut short.
+A header first, then a line each verdict, measurement, pair or mutant, then a footer. Without a
+footer the run was cut short.
 """
 
+from typing import Final, Literal
+
 import msgspec
+
+SCHEMA: Final = 2  # raised when a line of an older record would be read wrongly or not at all
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="header"):
@@ -24,7 +28,9 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="verd
     """What one test found out about one implementation. ``cases`` is how many it judged.
 
     ``error_ratio``: the largest |error| / bound among all floats that it compared; None where it
-    compared none whose bound says anything.
+    compared none whose bound says anything. Of a case that failed, ``shown`` is what a person reads
+    of its inputs, of what was expected and what came, in several lines, and ``rerun`` the command
+    that runs it again.
     """
 
     test: str
@@ -34,6 +40,8 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="verd
     cases: int
     detail: str
     error_ratio: float | None = None
+    shown: str = ""
+    rerun: str = ""
 
 
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="measurement"):
@@ -49,6 +57,40 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     value: float
 
 
+class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pair"):
+    """What one benchmark took in two processes that took turns, one of each commit.
+
+    ``base_us``, ``head_us``: the median of the process, microseconds a call. ``phase``: all
+    benchmarks are screened, and what a screen flags is confirmed with fresh pairs. ``throttled``:
+    why the two times are not to be believed; empty where they are.
+    """
+
+    test: str
+    implementation: str
+    phase: Literal["screen", "confirmation"]
+    number: int
+    base: str
+    head: str
+    base_us: float
+    head_us: float
+    throttled: str = ""
+
+
+class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="mutant"):
+    """What became of one mutant of an implementation.
+
+    ``contracts``: those whose tests killed it. ``cases`` and ``seconds``: until the first of them
+    did, or of the whole run.
+    """
+
+    implementation: str
+    mutant: str
+    outcome: Literal["killed", "survived", "timed-out", "equivalent"]
+    contracts: tuple[str, ...]
+    cases: int
+    seconds: float
+
+
 class Footer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="footer"):
     """How many verdicts had each status, how many cases were judged, and pytest's exit status."""
 
@@ -57,4 +99,4 @@ class Footer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="foote
     exit_status: int
 
 
-Line = Header | Verdict | Measurement | Footer
+Line = Header | Verdict | Measurement | Pair | Mutant | Footer

@@ -1,4 +1,4 @@
-"""A failure as a table that a person can read, and the command that reruns it."""
+"""A failure as a table that a person can read."""
 
 import io
 import math
@@ -18,7 +18,7 @@ from suites.verdicts import Nonconformance
 SHOWN = 16  # lines of a table before it is cut
 
 
-def explain(failure: Nonconformance, implementation: str, rerun: str) -> str:
+def explain(failure: Nonconformance, implementation: str) -> str:
     """Several lines of plain text, 100 columns wide at most."""
     case = failure.case
     lines = [f"{case.operation} of {implementation}: {failure.statement}", ""]
@@ -30,7 +30,7 @@ def explain(failure: Nonconformance, implementation: str, rerun: str) -> str:
         if case.operation != INDICES:
             lines += [_plain(_slots(failure, row))]
         lines += [_plain(_segments(failure, row))]
-    return "\n".join([*lines, f"rerun: {rerun}"])
+    return "\n".join(lines)
 
 
 def _row_shown(failure: Nonconformance) -> int | None:

@@ -336,8 +336,10 @@ def pytest_runtest_makereport(
             item.location[1] or 0,
             f"Skipped: {_detail(report, error)}",
         )
+    shown = rerun = ""
     if isinstance(error, Nonconformance):
-        report.longrepr = explain(error, name, _rerun(item, name, error))
+        shown, rerun = explain(error, name), _rerun(item, name, error)
+        report.longrepr = f"{shown}\nrerun: {rerun}"
     elif isinstance(error, Ended):
         report.longrepr = _detail(report, error)
     verdict = Verdict(
@@ -348,6 +350,8 @@ def pytest_runtest_makereport(
         cases=cases,
         detail="" if status == "passed" else _detail(report, error),
         error_ratio=runner.error_ratio if runner else None,
+        shown=shown,
+        rerun=rerun,
     )
     report.user_properties.append(record.attach(verdict))
     device = item.config.stash[STATE].device

@@ -16,10 +16,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from golden.record import Footer, Header, Line, Measurement, Verdict
+from golden.record import SCHEMA, Footer, Header, Line, Measurement, Verdict
 from suites.verdicts import SEVERITY
 
-SCHEMA = 1
 WIDTH, WIDEST = 120, 1000  # characters
 DISTRIBUTION = "sparse-conformance"
 TOOLS = ("torch", "triton", "numpy", "hypothesis", "pytest")

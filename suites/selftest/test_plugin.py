@@ -144,6 +144,13 @@ def test_edges_rounded_down_are_caught_and_the_counterexample_can_be_read(
     assert re.search(r"1 +\[2, 3\) +2 +1", result.stdout)
 
     commands = re.findall(r"rerun: python -m pytest (.*)", result.stdout)
+    kept = {
+        (line.shown, line.rerun)
+        for line in record_of(tmp_path)
+        if isinstance(line, Verdict) and line.rerun
+    }
+    assert {f"python -m pytest {command}" for command in commands} == {rerun for _, rerun in kept}
+    assert all(shown in result.stdout for shown, _ in kept)
     again = run(*commands[0].split())
     assert again.returncode == 1, again.stderr
     assert "test_replay[floored-counterexample" in again.stdout

@@ -328,7 +328,7 @@ def test_a_float_failure_shows_elements_with_their_bounds() -> None:
 
     with pytest.raises(Nonconformance) as failure:
         runner(named(STATS, off)).judge(stats_case("padded"))
-    shown = explain(failure.value, "broken", "python -m pytest --replay case.json")
+    shown = explain(failure.value, "broken")
     lines = shown.splitlines()
     assert lines[0] == "softmax_compute_partial_stats of broken: 1 of 2 elements of l differ"
     assert re.search(r"attn_weights_slice +float32 \[1, 1, 2, 4\] padded \[0.5, -1, ", shown)
@@ -339,7 +339,6 @@ def test_a_float_failure_shows_elements_with_their_bounds() -> None:
         r"\[0, 0, 1\] +1\.673\d+ +2\.509\d+ +0\.836\d+ +\d\.\d+e-0[67] +\d+\.\d", shown
     )
     assert "[0, 0, 0]" not in shown
-    assert lines[-1] == "rerun: python -m pytest --replay case.json"
     assert max(map(len, lines)) <= 100
 
 
@@ -357,7 +356,7 @@ def test_the_worst_elements_are_shown_first_and_not_all() -> None:
 
     with pytest.raises(Nonconformance) as failure:
         runner(named(SCORES, off)).judge(case)
-    shown = explain(failure.value, "broken", "…")
+    shown = explain(failure.value, "broken")
     assert "117 of 1600 elements differ" in shown
     assert "16 of 117 elements that differ" in shown
     rows = re.findall(r"^ *\[0, 0, \d+, \d+\] .*$", shown, re.MULTILINE)
