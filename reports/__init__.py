@@ -1,0 +1,1 @@
+"""Pages from the records of runs, and from nothing else."""

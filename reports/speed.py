@@ -1,0 +1,1 @@
+"""The rule for speed: what pairs of processes conclude."""
