@@ -4,11 +4,25 @@ A header first, then a line each verdict, measurement, pair or mutant, then a fo
 footer the run was cut short.
 """
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
 SCHEMA: Final = 2  # raised when a line of an older record would be read wrongly or not at all
+
+# Worst first: a contract checked by several tests has the worst of their statuses.
+Status = Literal[
+    "harness-error",
+    "crashed",
+    "timed-out",
+    "failed",
+    "stale-deviation",
+    "unsupported",
+    "not-run",
+    "deviates",
+    "passed",
+]
+SEVERITY: Final[tuple[Status, ...]] = get_args(Status)
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="header"):
@@ -36,7 +50,7 @@ class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="verd
     test: str
     implementation: str
     contracts: tuple[str, ...]
-    status: str
+    status: Status
     cases: int
     detail: str
     error_ratio: float | None = None
@@ -94,7 +108,7 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="mutan
 class Footer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="footer"):
     """How many verdicts had each status, how many cases were judged, and pytest's exit status."""
 
-    statuses: dict[str, int]
+    statuses: dict[Status, int]
     cases: int
     exit_status: int
 

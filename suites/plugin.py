@@ -14,14 +14,14 @@ import torch
 
 from golden import files
 from golden.model import Contract, Vector, VectorFile
-from golden.record import Header, Measurement, Verdict
+from golden.record import Header, Measurement, Status, Verdict
 from kernels import catalog
 from kernels.cuda import SANITIZE, ToolchainMissing
 from suites import counterexamples
 from suites import recording as record
 from suites.explain import explain
 from suites.runner import ORACLE, Runner
-from suites.verdicts import Ended, Nonconformance, Status
+from suites.verdicts import Ended, Nonconformance
 from suites.watch.patching import mend_interpreter
 
 ROOT: Final = Path(__file__).parent.parent

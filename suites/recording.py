@@ -16,12 +16,11 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from golden.record import SCHEMA, Footer, Header, Line, Measurement, Verdict
-from suites.verdicts import SEVERITY
+from golden.record import SCHEMA, SEVERITY, Footer, Header, Line, Measurement, Verdict
 
 WIDTH, WIDEST = 120, 1000  # characters
 DISTRIBUTION = "sparse-conformance"
-TOOLS = ("torch", "triton", "numpy", "hypothesis", "pytest")
+TOOLS = ("torch", "triton", "nvidia-cuda-nvrtc", "numpy", "hypothesis", "pytest")
 STYLES: dict[str, str] = {"passed": "green", "deviates": "green", "unsupported": "yellow"}
 
 

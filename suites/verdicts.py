@@ -1,22 +1,7 @@
 """How a case can end other than well."""
 
-from typing import Literal, get_args
-
+from golden.record import Status
 from suites.cases import Bounds, Case, Results
-
-# Worst first: a contract checked by several tests has the worst of their statuses.
-Status = Literal[
-    "harness-error",
-    "crashed",
-    "timed-out",
-    "failed",
-    "stale-deviation",
-    "unsupported",
-    "not-run",
-    "deviates",
-    "passed",
-]
-SEVERITY: tuple[Status, ...] = get_args(Status)
 
 
 class Nonconformance(AssertionError):  # noqa: N818 - a verdict, not an error

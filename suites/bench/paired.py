@@ -24,11 +24,10 @@ from typing import Any, Final, Literal
 
 import pytest
 
-from golden.record import Measurement, Verdict
+from golden.record import Measurement, Status, Verdict
 from suites import recording
 from suites.bench.figures import MEDIAN, table
 from suites.bench.timing import MICRO
-from suites.verdicts import Status
 
 PAIRS: Final = 8
 CONFIDENCE: Final = 0.95
