@@ -482,7 +482,8 @@ class _Controller:
     @cached_property
     def _header(self) -> Header:
         state, arguments = self.state, self.config.invocation_params.args
-        return record.header(ROOT, state.device, state.seed, state.names, arguments)
+        folder = self.config.invocation_params.dir
+        return record.header(folder, state.device, state.seed, state.names, arguments)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         recording, state = self.recording, self.state

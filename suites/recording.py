@@ -49,12 +49,14 @@ KINDS = {  # by quantity
 
 
 def header(
-    root: Path, device: torch.device, seed: int, names: Iterable[str], arguments: Iterable[str]
+    folder: Path, device: torch.device, seed: int, names: Iterable[str], arguments: Iterable[str]
 ) -> Header:
+    """``folder``: where the run was started."""
     return Header(
         schema=SCHEMA,
-        version=_version(DISTRIBUTION) or "checkout",
-        commit=_commit(root),
+        version=_version(DISTRIBUTION)
+        or f"checkout {_commit(Path(__file__).parent)[:12]}".rstrip(),
+        commit=_commit(folder),
         versions={"python": platform.python_version()}
         | {tool: version for tool in TOOLS if (version := _version(tool))},
         device=describe(device),
@@ -80,11 +82,11 @@ def _version(distribution: str) -> str:
         return ""
 
 
-def _commit(root: Path) -> str:
-    """The checkout's commit, or nothing where this is no checkout or git is missing."""
+def _commit(folder: Path) -> str:
+    """The commit of a folder's checkout; nothing where it is in none, or git is missing."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(root), *arguments]
+        command = ["git", "-C", str(folder), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
