@@ -26,7 +26,11 @@ SEVERITY: Final[tuple[Status, ...]] = get_args(Status)
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="header"):
-    """Where a run came from. ``commit`` ends in ``+`` when the working tree had changes."""
+    """Where a run came from.
+
+    ``commit``: of the checkout that the run was started in, a kernel's own or this one; it ends in
+    ``+`` when the working tree had changes. ``version``: of the suite.
+    """
 
     schema: int
     version: str

@@ -9,6 +9,7 @@ from golden.files import load_contracts
 from golden.record import Pair
 from reports import conformance, deciding, figures, speed
 from reports.conformance import GREEN, Tests
+from reports.deciding import Missing
 from reports.model import Conformance, Report, Side, Timing, Undecided
 from reports.reading import RED, Record, RecordError, records_in
 
@@ -82,12 +83,10 @@ def _report(
     compiled, undecided = figures.resources(base or (), head)
     timings = list(_timings(head, limits))
     accuracy = conformance.accuracy(before, now, contracts)
-    incomparable = list(conformance.not_comparable(before, now)) if before else []
     missing = [*_cut_short("base", base or ()), *_cut_short("head", head)]
-    missing += [f"{each.what}: {each.reason}" for each in incomparable]
-    missing += _no_longer_run(lines)
-    absent = [f"nothing was run on {kind}" for kind in required if not _ran_on(now, kind)]
-    waived = deciding.GPU in accepted
+    missing += _not_run(lines) if before else ()
+    missing += _not_asked(before, now) if before else ()
+    missing += _not_required(now, required)
     found = deciding.Found(
         compared=base is not None,
         head=now,
@@ -98,8 +97,7 @@ def _report(
         resources=compiled,
         memory=figures.memory(base or (), head),
         kills=list(figures.kills(base or (), head)),
-        missing=missing if waived else [*missing, *absent],
-        waived=[f"{each} (accepted)" for each in absent] if waived else (),
+        missing=missing,
         broken=list(_broken(head)),
     )
     decision, headline, next_ = deciding.decide(found, accepted)
@@ -117,7 +115,7 @@ def _report(
         resources=tuple(compiled),
         memory=tuple(found.memory),
         kills=tuple(found.kills),
-        undecided=(*incomparable, *undecided, *_undecided_timings(timings)),
+        undecided=(*undecided, *_undecided_timings(timings)),
         cells=tuple(conformance.cells(now, contracts)),
         mutants=tuple(figures.mutants(head)),
         measured=tuple(line for record in head for line in record.measurements),
@@ -168,12 +166,41 @@ def _undecided_timings(timings: Iterable[Timing]) -> Iterator[Undecided]:
 # --- what is missing -----------------------------------------------------------------------------
 
 
-def _cut_short(side: str, records: Iterable[Record]) -> Iterator[str]:
+def _cut_short(side: str, records: Iterable[Record]) -> Iterator[Missing]:
     for record in records:
         if record.footer is None:
-            yield f"{record.path} has no footer: the run of {side} was cut short"
+            yield Missing(f"{record.path} has no footer: the run of {side} was cut short")
         elif said := EXIT_STATUS.get(record.footer.exit_status):
-            yield f"{record.path}: the run of {side} {said}"
+            yield Missing(f"{record.path}: the run of {side} {said}")
+
+
+def _not_run(lines: Iterable[Conformance]) -> Iterator[Missing]:
+    """What base was measured by and head, though it was asked, could not run."""
+    for line in lines:
+        if line.finding == "not-run":
+            yield Missing(
+                f"{line.implementation} was not run on {line.device} ({line.detail})",
+                line.device != "cpu",
+            )
+
+
+def _not_asked(base: Tests, head: Tests) -> Iterator[Missing]:
+    for place in conformance.not_asked(base, head):
+        yield Missing(
+            f"head was not asked for {place.implementation} on {place.device}, and base was",
+            place.device != "cpu",
+        )
+
+
+def _not_required(head: Tests, required: Iterable[str]) -> Iterator[Missing]:
+    measured = {
+        place.device
+        for (place, _), (verdict, _) in head.verdicts.items()
+        if verdict.status in GREEN | RED
+    }
+    for device in required:
+        if device not in measured:
+            yield Missing(f"nothing was run on {device}", device != "cpu")
 
 
 def _broken(head: Iterable[Record]) -> Iterator[str]:
@@ -182,21 +209,3 @@ def _broken(head: Iterable[Record]) -> Iterator[str]:
         failed = record.footer is not None and record.footer.exit_status == 1
         if failed and not any(verdict.status in RED for verdict in record.verdicts):
             yield f"tests fail that are about no implementation ({record.path})"
-
-
-def _no_longer_run(lines: Iterable[Conformance]) -> list[str]:
-    """What base was measured by and head, though it was asked, could not run; a line a reason."""
-    return list(
-        dict.fromkeys(
-            f"{line.implementation} was not run on {line.device} ({line.detail})"
-            for line in lines
-            if line.finding == "not-run" and line.base in GREEN
-        )
-    )
-
-
-def _ran_on(head: Tests, kind: str) -> bool:
-    return any(
-        place.device == kind and verdict.status in GREEN | RED
-        for (place, _), (verdict, _) in head.verdicts.items()
-    )

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from golden.model import Contract
 from golden.record import SEVERITY, Header, Verdict
-from reports.model import Accuracy, Cell, Conformance, Finding, Undecided
+from reports.model import Accuracy, Cell, Conformance, Finding
 from reports.reading import RED, Record
 
 GREEN: Final = frozenset({"passed", "deviates"})
@@ -36,10 +36,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Tests:
-    """The verdicts of one side by place and test, the worst of each, and the seed of its run."""
+    """The verdicts of one side by place and test, the worst of each, and the seed of its run.
+
+    ``asked``: what its runs were about. ``complete``: whether none of them was cut short.
+    """
 
     verdicts: Mapping[tuple[Place, str], tuple[Verdict, int]]
     asked: frozenset[Place]
+    complete: bool
     by_contract: Mapping[tuple[str, Place], list[Verdict]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,7 +66,7 @@ def contracts_of(verdict: Verdict) -> tuple[str, ...]:
 
 def tests_of(records: Iterable[Record]) -> Tests:
     found: dict[tuple[Place, str], tuple[Verdict, int]] = {}
-    asked = set()
+    records, asked = list(records), set()
     for record in records:
         device = kind_of_device(record.header)
         names = {*record.header.implementations, ORACLE}
@@ -72,7 +76,8 @@ def tests_of(records: Iterable[Record]) -> Tests:
             known = found.get(key)
             if known is None or severity(verdict) < severity(known[0]):
                 found[key] = verdict, record.header.seed
-    return Tests(found, frozenset(asked))
+    complete = all(record.footer is not None for record in records)
+    return Tests(found, frozenset(asked), complete)
 
 
 def severity(verdict: Verdict) -> int:
@@ -92,29 +97,38 @@ def largest_ratio(verdicts: Iterable[Verdict]) -> float | None:
 # --- findings ------------------------------------------------------------------------------------
 
 
+class Seen(NamedTuple):
+    """One test on both sides."""
+
+    before: Verdict | None
+    now: Verdict
+    seed: int
+
+
 def findings(
     base: Tests | None, head: Tests, contracts: Mapping[str, Contract]
 ) -> Iterator[Conformance]:
-    """What a reviewer has to know of, a line a contract, place and finding, the worst first."""
-    grouped: dict[tuple[Finding, str, Place], list[tuple[Verdict, int]]] = defaultdict(list)
+    """What a reviewer has to know of: a line a contract, place and finding.
+
+    What could not be run has a line a place, for it is the place that has the reason.
+    """
+    grouped: dict[tuple[Finding, str, Place], list[Seen]] = defaultdict(list)
     for (place, test), (verdict, seed) in head.verdicts.items():
         before = base.verdicts.get((place, test), (None, 0))[0] if base else None
         finding = _finding(before, verdict, compared=base is not None)
-        for contract in contracts_of(verdict) if finding else ():
-            grouped[finding, contract, place].append((verdict, seed))  # type: ignore[index]
-    for contract, place in _gone(base, head) if base else ():
-        grouped["gone", contract, place] = []
+        if finding is not None:
+            for contract in ("",) if finding == "not-run" else contracts_of(verdict):
+                grouped[finding, contract, place].append(Seen(before, verdict, seed))
+    lines = [_line(*key, seen, contracts.get(key[1])) for key, seen in grouped.items()]
+    if base and head.complete:
+        lines += _gone(base, head, contracts)
     order = list(contracts)
-    for (finding, contract, place), found in sorted(
-        grouped.items(), key=lambda item: _order(item[0], order)
-    ):
-        yield _line(finding, contract, place, found, base, head, contracts.get(contract))
+    yield from sorted(lines, key=lambda line: _order(line, order))
 
 
-def _order(key: tuple[Finding, str, Place], contracts: Sequence[str]) -> tuple[int, int, str, str]:
-    finding, contract, place = key
-    known = contracts.index(contract) if contract in contracts else len(contracts)
-    return ORDER.index(finding), known, contract, f"{place.device} {place.implementation}"
+def _order(line: Conformance, contracts: Sequence[str]) -> tuple[int, int, str, str, str]:
+    known = contracts.index(line.contract) if line.contract in contracts else len(contracts)
+    return ORDER.index(line.finding), known, line.contract, line.device, line.implementation
 
 
 def _finding(before: Verdict | None, now: Verdict, *, compared: bool) -> Finding | None:
@@ -124,36 +138,19 @@ def _finding(before: Verdict | None, now: Verdict, *, compared: bool) -> Finding
         if before is None or before.status not in RED:
             return "failed"
         return "known" if (before.status, before.detail) == (now.status, now.detail) else "changed"
-    if now.status == "unsupported":
-        return "unsupported" if before is not None and before.status != "unsupported" else None
     if now.status == "not-run":
-        return "not-run" if before is None or before.status in GREEN else None
+        was_run = before is not None and before.status in GREEN | RED
+        return "not-run" if was_run or not compared else None
+    if now.status == "unsupported":
+        return "unsupported" if before is not None and before.status in GREEN | RED else None
     return "fixed" if before is not None and before.status in RED else None
 
 
-def _gone(base: Tests, head: Tests) -> Iterator[tuple[str, Place]]:
-    """Contracts by which base was measured and head is not, though it was asked."""
-    for (contract, place), verdicts in base.by_contract.items():
-        measured = any(verdict.status in GREEN | RED for verdict in verdicts)
-        if measured and place in head.asked and (contract, place) not in head.by_contract:
-            yield contract, place
-
-
 def _line(
-    finding: Finding,
-    contract: str,
-    place: Place,
-    found: Sequence[tuple[Verdict, int]],
-    base: Tests | None,
-    head: Tests,
-    known: Contract | None,
+    finding: Finding, contract: str, place: Place, seen: Sequence[Seen], known: Contract | None
 ) -> Conformance:
-    before = base.by_contract.get((contract, place), []) if base else []
-    now = head.by_contract.get((contract, place), [])
-    least: tuple[Verdict | None, int] = (None, 0)
-    if found:
-        least = min(found, key=lambda each: (not each[0].shown, len(each[0].shown), each[0].test))
-    verdict, seed = least
+    before = [each.before for each in seen if each.before is not None]
+    _, least, seed = min(seen, key=_to_read)
     return Conformance(
         finding=finding,
         contract=contract,
@@ -161,28 +158,47 @@ def _line(
         implementation=place.implementation,
         device=place.device,
         base=worst(before) if before else "",
-        head=worst(now) if now else "",
-        tests=len(found),
-        test=verdict.test if verdict else "",
-        detail=verdict.detail if verdict else "",
-        shown=verdict.shown if verdict else "",
-        rerun=verdict.rerun if verdict else "",
+        head=worst(each.now for each in seen),
+        tests=len(seen),
+        test=least.test,
+        detail=least.detail,
+        shown=least.shown,
+        rerun=least.rerun,
         seed=seed,
         gates=finding in GATES,
     )
 
 
-def not_comparable(base: Tests, head: Tests) -> Iterator[Undecided]:
+def _to_read(seen: Seen) -> tuple[bool, int, str]:
+    """The least that shows something comes first."""
+    return not seen.now.shown, len(seen.now.shown), seen.now.test
+
+
+def _gone(base: Tests, head: Tests, contracts: Mapping[str, Contract]) -> Iterator[Conformance]:
+    """Contracts by which base was measured and head is not, though it was asked."""
+    for (contract, place), verdicts in base.by_contract.items():
+        measured = [verdict for verdict in verdicts if verdict.status in GREEN | RED]
+        if measured and place in head.asked and (contract, place) not in head.by_contract:
+            known = contracts.get(contract)
+            yield Conformance(
+                finding="gone",
+                contract=contract,
+                title=known.statement if known else "",
+                implementation=place.implementation,
+                device=place.device,
+                base=worst(measured),
+                head="",
+                tests=len(measured),
+                test=measured[0].test,
+                detail="head has no test of it",
+                gates=True,
+            )
+
+
+def not_asked(base: Tests, head: Tests) -> list[Place]:
     """What base was measured by and head was not asked for."""
     measured = {place for (place, _), (verdict, _) in base.verdicts.items() if verdict.cases}
-    devices = {place.device for place in head.asked}
-    for place in sorted(measured - head.asked):
-        missing = place.implementation if place.device in devices else "anything"
-        yield Undecided(
-            f"{place.implementation} on {place.device}",
-            "conformance",
-            f"head was not asked for {missing} on {place.device}",
-        )
+    return sorted(measured - head.asked)
 
 
 # --- all cells -----------------------------------------------------------------------------------

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from reports.conformance import GREEN, ORACLE, Place, Tests
 from reports.model import Conformance, Decision, Finding, Kills, Memory, Resource, Timing
 from reports.reading import RED
+from reports.text import cut
 
 # Pytest's exit statuses; what cannot be read is like a wrong command line.
 EXIT: Final[dict[Decision, int]] = {
@@ -20,6 +21,7 @@ EXIT: Final[dict[Decision, int]] = {
 PERF: Final = "perf"  # of what a label can accept: speed, memory, compiled figures
 GPU: Final = "gpu"  # that nothing was run on one
 LABELS: Final = {PERF: "perf-accepted", GPU: "gpu-waived"}
+NAMED: Final = 4  # implementations in the first line
 
 GATE_WORDS: Final[dict[Finding, tuple[str, str]]] = {  # of one, of several
     "failed": ("contract fails", "contracts fail"),
@@ -29,13 +31,16 @@ GATE_WORDS: Final[dict[Finding, tuple[str, str]]] = {  # of one, of several
 }
 
 
+class Missing(NamedTuple):
+    """Something by which head should have been measured, and why it was not."""
+
+    reason: str
+    on_gpu: bool = False
+
+
 @dataclass(frozen=True)
 class Found:
-    """All that a decision is about.
-
-    ``missing``: what head should have been measured by and was not, a reason each. ``waived``: the
-    same, accepted. ``broken``: runs of head that failed beside their verdicts.
-    """
+    """All that a decision is about. ``broken``: runs of head that failed beside their verdicts."""
 
     compared: bool
     head: Tests
@@ -46,8 +51,7 @@ class Found:
     resources: Sequence[Resource]
     memory: Sequence[Memory]
     kills: Sequence[Kills]
-    missing: Sequence[str]
-    waived: Sequence[str]
+    missing: Sequence[Missing]
     broken: Sequence[str]
 
 
@@ -67,18 +71,19 @@ def decide(found: Found, accepted: Iterable[str]) -> tuple[Decision, str, str]:
             f"Action needed: {', '.join(perf)}",
             f"Make up for it, or say why in the pull request and label it `{LABELS[PERF]}`.",
         )
-    if not _measured(found):
-        reason = found.missing[0] if found.missing else "no test was run"
-        return "undecided", f"Nothing was measured: {reason}", "Run it where that is not so."
-    if found.missing:
-        more = f", and {len(found.missing) - 1} more" if len(found.missing) > 1 else ""
-        return (
-            "undecided",
-            f"Not decided: {found.missing[0]}{more}",
-            f"Run that part again; the label `{LABELS[GPU]}` does without a GPU.",
-        )
+    waived = [each.reason for each in found.missing if each.on_gpu and GPU in accepted]
+    missing = [each for each in found.missing if each.reason not in waived]
+    if missing or not _measured(found):
+        reason = missing[0].reason if missing else "no test was run"
+        more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
+        word = "Not decided" if _measured(found) else "Nothing was measured"
+        next_ = "Run it again where that is not missing."
+        if any(each.on_gpu for each in missing):
+            next_ += f" To do without a GPU, say why and label it `{LABELS[GPU]}`."
+        return "undecided", f"{word}: {reason}{more}", next_
     seen = f"No {'regression' if found.compared else 'failure'} in {_seen(found)}"
-    if warnings := [*found.waived, *(f"{each} (accepted)" for each in perf), *_warnings(found)]:
+    accepts = [f"{each} (accepted)" for each in (*waived, *perf)]
+    if warnings := [*accepts, *_warnings(found)]:
         return "warned", f"{seen}, but {', '.join(warnings)}", "Merge if what is listed is meant."
     next_ = (
         "Merge." if found.compared else "Nothing; `python -m reports compare` sets it on a base."
@@ -90,13 +95,16 @@ def _conformance(found: Found) -> Iterator[str]:
     for finding, (one, several) in GATE_WORDS.items():
         lines = [line for line in found.conformance if line.finding == finding]
         if lines:
-            names = ", ".join(dict.fromkeys(_with(line) for line in lines))
+            names = _names(line.implementation or line.test for line in lines)
             count = len({line.contract for line in lines})
             yield f"{count} {one if count == 1 else several} ({names})"
 
 
-def _with(line: Conformance) -> str:
-    return line.implementation or line.test
+def _names(names: Iterable[str]) -> str:
+    """A few of them, cut where they are long: a record may call anything an implementation."""
+    known = list(dict.fromkeys(names))
+    shown = ", ".join(cut(name, 40) for name in known[:NAMED])
+    return f"{shown} and {len(known) - NAMED} more" if len(known) > NAMED else shown
 
 
 def _performance(found: Found) -> Iterator[str]:
@@ -120,7 +128,7 @@ def _warnings(found: Found) -> Iterator[str]:
         yield f"{place.implementation} was not run on {place.device}"
     undecided = sum(each.verdict == "inconclusive" for each in found.speed)
     if undecided:
-        yield f"{undecided} of {len(found.speed)} timings are not decided"
+        yield f"{undecided} of {len(found.speed)} timings could not be decided"
     slower = sum(each.verdict == "slower" and not each.gates for each in found.speed)
     if slower:
         yield f"{slower} {_number(slower, 'call seems', 'calls seem')} slower"
@@ -153,7 +161,7 @@ def _seen(found: Found) -> str:
     cases = sum(verdict.cases for verdict, _ in found.head.verdicts.values())
     parts = [f"{cases:,} cases"] if cases else []
     if found.speed:
-        parts.append(f"{len(found.speed):,} timings")
+        parts.append(f"{len(found.speed):,} {_number(len(found.speed), 'timing', 'timings')}")
     if not parts or found.resources:
         parts.append(f"{found.figures:,} figures")
     return " and ".join(parts)

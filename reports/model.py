@@ -32,11 +32,11 @@ class Side(msgspec.Struct, frozen=True):
 
 
 class Conformance(msgspec.Struct, frozen=True):
-    """How one contract fares with one implementation on one device, where that is worth a line.
+    """How one contract fares with one implementation on one kind of device, where that is news.
 
-    ``base`` and ``head``: the worst status there, empty without any. ``tests``: how many tests have
-    that finding. ``test``, ``detail``, ``shown``, ``rerun``: of the one with the least to read;
-    ``seed`` of its run.
+    ``tests``: how many tests have that finding; ``base`` and ``head``: the worst of their statuses,
+    empty without any. ``test``, ``detail``, ``shown``, ``rerun``, ``seed``: of the one that has the
+    least to read. ``contract`` is empty where all that is not run has one reason.
     """
 
     finding: Finding
@@ -49,10 +49,10 @@ class Conformance(msgspec.Struct, frozen=True):
     tests: int
     test: str
     detail: str
-    shown: str
-    rerun: str
-    seed: int
     gates: bool
+    shown: str = ""
+    rerun: str = ""
+    seed: int = 0
 
 
 class Accuracy(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from golden.record import (
     Pair,
     Verdict,
 )
+from reports.text import cut
 
 LARGEST: Final = 64 * 2**20  # bytes a side: fifty times the record of the main job
 LONGEST: Final = 2**18  # bytes of a line; what is shown of a failure takes some thousands
@@ -87,7 +88,7 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[str, Line]]:
         except (ValueError, RecursionError) as error:
             if isinstance(error, RecordError):
                 raise
-            reason = " ".join(str(error).split())
+            reason = cut(" ".join(str(error).split()), 120)
             raise RecordError(
                 f"{place}: {reason}; this is no record, or one of another version"
             ) from None

@@ -108,7 +108,7 @@ def _not_measured(report: Report) -> Iterator[str]:
 
 
 def _conformance(report: Report) -> Section:
-    columns = "", "contract", "implementation", "base", "head", "tests", "first to read"
+    columns = "", "contract", "implementation", "base", "head", "tests", "what"
     rows = [
         (
             FINDINGS.get(line.finding, line.finding),

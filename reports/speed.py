@@ -19,8 +19,8 @@ UNKNOWN = Limit(0.1, 0)
 
 
 def limits(nights: Iterable[Sequence[Pair]]) -> Mapping[Key, Limit]:
-    raise NotImplementedError
+    return {}
 
 
 def judge(pairs: Sequence[Pair], device: str, limit: Limit) -> Timing:
-    raise NotImplementedError
+    return {}

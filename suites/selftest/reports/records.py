@@ -76,7 +76,7 @@ def failing(line: Verdict, statement: str = SHOWN.splitlines()[0]) -> Verdict:
         detail=statement,
         error_ratio=None,
         shown=SHOWN,
-        rerun=f"python -m pytest --replay .conformance/failures/c-1.json --impl {line.implementation}",
+        rerun=f"python -m pytest --replay c-1.json --impl {line.implementation}",
     )
 
 
