@@ -14,8 +14,8 @@ from cmarkgfm.cmark import Options
 from golden.record import Line
 from reports import markdown
 from reports.comparing import compare
-from reports.text import line
 from reports.markdown import LARGEST, code, commands, escaped
+from reports.text import line
 from suites.selftest.reports.records import (
     BASE,
     failing,
