@@ -45,7 +45,8 @@ def compare(
         _check_commits("HEAD", now, commit)
     except RecordError as error:
         return _unusable(error)
-    limits = speed.limits([record.pairs for record in _nights(history)] if history else [])
+    nights = _nights(history) if history else ()
+    limits = speed.limits((record.header.device, record.pairs) for record in nights)
     return _report(before, now, limits, required, accepted)
 
 
@@ -80,7 +81,7 @@ def _check_commits(side: str, records: Sequence[Record], wanted: str = "") -> No
 def _report(
     base: Sequence[Record] | None,
     head: Sequence[Record],
-    limits: Mapping[speed.Key, speed.Limit],
+    limits: Mapping[speed.Benchmark, speed.Limit],
     required: Iterable[str],
     accepted: Sequence[str],
 ) -> Report:
@@ -153,13 +154,16 @@ def _side(records: Sequence[Record]) -> Side:
 # --- speed ---------------------------------------------------------------------------------------
 
 
-def _timings(head: Iterable[Record], limits: Mapping[speed.Key, speed.Limit]) -> Iterator[Timing]:
-    grouped: dict[speed.Key, list[Pair]] = defaultdict(list)
+def _timings(
+    head: Iterable[Record], limits: Mapping[speed.Benchmark, speed.Limit]
+) -> Iterator[Timing]:
+    grouped: dict[speed.Benchmark, list[Pair]] = defaultdict(list)
     for record in head:
         for pair in record.pairs:
             grouped[record.header.device, pair.implementation, pair.test].append(pair)
     judged = [
-        speed.judge(pairs, key[0], limits.get(key, speed.UNKNOWN)) for key, pairs in grouped.items()
+        speed.judge(pairs, key[0], limits.get(key, speed.limit_of([])))
+        for key, pairs in grouped.items()
     ]
     order = ("slower", "faster", "inconclusive", "same")
     yield from sorted(judged, key=lambda t: (order.index(t.verdict), not t.gates, t.test))

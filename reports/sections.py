@@ -81,7 +81,7 @@ def context(report: Report) -> str:
     if base is not None and (base.cases, base.verdicts) != (head.cases, head.verdicts):
         counts += f" (base {base.cases:,} in {base.verdicts:,})"
     parts.append(counts)
-    if absent := _not_measured(report):
+    if absent := list(_not_measured(report)):
         parts.append(f"not measured: {', '.join(absent)}")
     return " · ".join(parts)
 

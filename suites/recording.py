@@ -6,6 +6,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from importlib import metadata
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,12 +17,31 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from golden.record import SCHEMA, SEVERITY, Footer, Header, Line, Measurement, Verdict
+from golden.record import (
+    SCHEMA,
+    SEVERITY,
+    Footer,
+    Header,
+    Line,
+    Measurement,
+    Mutant,
+    Pair,
+    Verdict,
+)
 
 WIDTH, WIDEST = 120, 1000  # characters
 DISTRIBUTION = "sparse-conformance"
 TOOLS = ("torch", "triton", "nvidia-cuda-nvrtc", "numpy", "hypothesis", "pytest")
 STYLES: dict[str, str] = {"passed": "green", "deviates": "green", "unsupported": "yellow"}
+
+
+Attached = Verdict | Measurement | Pair | Mutant
+ORDER: dict[type[Attached], tuple[str, ...]] = {  # of the record: the fields that it goes by
+    Verdict: ("test", "implementation"),
+    Measurement: ("subject", "implementation", "quantity", "variant"),
+    Pair: ("test", "implementation", "phase", "number"),
+    Mutant: ("implementation", "mutant"),
+}
 
 
 class Kind(NamedTuple):
@@ -102,19 +122,24 @@ def begin(path: Path, header: Header) -> None:
 
 
 class Recording:
-    """The verdicts and measurements of one run, in the order in which tests are named."""
+    """What the tests of one run left, in the order in which they ended."""
 
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
         self.measurements: list[Measurement] = []
+        self.pairs: list[Pair] = []
+        self.mutants: list[Mutant] = []
 
     def add(self, properties: Iterable[tuple[str, object]]) -> None:
         """Take what the plug-in attached to a test report."""
         for name, value in properties:
-            if name == "verdict":
-                self.verdicts.append(msgspec.convert(value, Verdict))
-            elif name == "measurement":
-                self.measurements.append(msgspec.convert(value, Measurement))
+            for kind in ORDER:
+                if name == _tag(kind):
+                    self._lines(kind).append(msgspec.convert(value, kind))
+
+    def _lines(self, kind: type[Attached]) -> list[Attached]:
+        lines: list[Attached] = getattr(self, f"{_tag(kind)}s")
+        return lines
 
     @property
     def cases(self) -> int:
@@ -144,10 +169,10 @@ class Recording:
         statuses = Counter(verdict.status for verdict in self.verdicts)
         lines: list[Line] = [
             header,
-            *sorted(self.verdicts, key=lambda v: (v.test, v.implementation)),
-            *sorted(
-                self.measurements,
-                key=lambda m: (m.subject, m.implementation, m.quantity, m.variant),
+            *(
+                line
+                for kind, fields in ORDER.items()
+                for line in sorted(self._lines(kind), key=attrgetter(*fields))
             ),
             Footer(dict(sorted(statuses.items())), self.cases, exit_status),
         ]
@@ -210,9 +235,13 @@ def _table(subjects: str, measurements: list[Measurement]) -> Table:
     return table
 
 
-def attach(line: Verdict | Measurement) -> tuple[str, object]:
+def attach(line: Attached) -> tuple[str, object]:
     """A line as a report property; report properties travel from worker to controller as data."""
-    return type(line).__name__.lower(), msgspec.to_builtins(line)
+    return _tag(type(line)), msgspec.to_builtins(line)
+
+
+def _tag(kind: type[Attached]) -> str:
+    return kind.__name__.lower()
 
 
 def render(renderable: RenderableType, *, colour: bool = False, width: int | None = None) -> str:

@@ -10,6 +10,7 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from golden.record import Measurement
+from reports.model import Timing
 from suites.bench import figures, paired, peers
 from suites.bench.calls import GEOMETRIES, Call
 from suites.bench.ceilings import Ceilings
@@ -47,7 +48,7 @@ class Bench:
     eager: dict[tuple[str, str, Cache], Figure] = field(default_factory=dict)
     ceilings: Ceilings | None = None
     told: set[Measurement] = field(default_factory=set)  # ceilings that are in the record
-    comparisons: list[paired.Comparison] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
 
     @property
     def full_size(self) -> bool:
@@ -256,8 +257,8 @@ def summary(terminalreporter: pytest.TerminalReporter, recording: Recording) -> 
     config = terminalreporter.config
     state = config.stash[STATE]
     terminalreporter.section("benchmarks")
-    comparisons = config.stash[BENCH].comparisons
-    found = paired.report(comparisons) if comparisons else figures.report(recording.measurements)
+    timings = config.stash[BENCH].timings
+    found = paired.report(timings) if timings else figures.report(recording.measurements)
     terminalreporter.write_line(found)
     for name, reason in recording.not_run():
         terminalreporter.write_line(f"not-run: {name}: {reason}")
@@ -275,8 +276,9 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     revision = session.config.getoption("--baseline", default=None)
     if revision is None or session.config.option.collectonly or session.testsfailed:
         return None
+    bench, device = session.config.stash[BENCH], describe(session.config.stash[STATE].device)
     try:
-        session.config.stash[BENCH].comparisons = paired.run(session, ROOT, revision)
+        bench.timings = paired.run(session, ROOT, revision, device)
     except paired.BaselineError as error:
         raise pytest.UsageError(str(error)) from error
     return True

@@ -1,11 +1,12 @@
 """Base against head: two trees, in processes that take turns on one device.
 
 Noise lies between processes, not within one, so a process is one sample: the median of its rounds.
-Pairs go base, head, head, base, and so on (ABBA), so that what drifts meets both alike.
+Pairs go base, head, head, base, and so on (ABBA), so that what drifts meets both alike. All
+benchmarks are screened, those that `reports.speed` flags are confirmed with fresh pairs, and every
+pair goes to the record.
 """
 
 import json
-import math
 import os
 import shutil
 import signal
@@ -14,23 +15,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import pytest
 
-from golden.record import Measurement, Status, Verdict
+from golden.record import Pair, Status, Verdict
+from reports.model import Timing
+from reports.speed import CONFIDENCE, FLOOR, PAIRS, Limit, Phase, flagged, judge, limit_of
 from suites import recording
-from suites.bench.figures import MEDIAN, table
+from suites.bench.figures import table
 from suites.bench.timing import MICRO
 
-PAIRS: Final = 8
-CONFIDENCE: Final = 0.95
 OURS: Final = (  # options that are for this process and not for those it starts
     "--baseline",
     "--record",
@@ -38,6 +38,9 @@ OURS: Final = (  # options that are for this process and not for those it starts
     "--benchmark-save",
     "--benchmark-compare",
 )
+
+# A history of nights can only raise a limit, so what is flagged here holds all that a report flags.
+SCREEN: Final = Limit(FLOOR, 0)
 
 Side = Literal["base", "head"]
 
@@ -111,6 +114,9 @@ class Process:
     reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
+Phases = Mapping[Phase, Mapping[Side, Sequence[Process]]]
+
+
 def time_tree(tree: Path, arguments: Sequence[str], commit: str) -> Process:
     """Run the tier in a tree. Raises BaselineError where the run itself fails."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
@@ -160,113 +166,61 @@ def _reasons(record: Path, commit: str) -> dict[str, tuple[str, str]]:
     }
 
 
-# --- the statistics ------------------------------------------------------------------------------
-
-
-def interval(differences: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Of the centre of symmetric differences, by the signed-rank test (Hodges and Lehmann).
-
-    It takes every centre that the test does not reject: between the averages of two differences
-    that are as far from the ends as the test's critical value. Exact for few samples, whatever
-    their distribution. Infinite where there are too few to reject anything.
-    """
-    n = len(differences)
-    averages = sorted((a + b) / 2 for a, b in combinations_with_replacement(differences, 2))
-    cut = critical_value(n, confidence)
-    if cut is None:
-        return -math.inf, math.inf
-    return averages[cut], averages[-1 - cut]
-
-
-def critical_value(n: int, confidence: float) -> int | None:
-    """The largest sum of ranks that the two-sided signed-rank test rejects; None for none."""
-    ways = [1]  # of n signs, how many give each sum of ranks
-    for rank in range(1, n + 1):
-        ways = [
-            (ways[total] if total < len(ways) else 0) + (ways[total - rank] if total >= rank else 0)
-            for total in range(len(ways) + rank)
-        ]
-    limit, below = 2**n * (1 - confidence) / 2, 0
-    for total, count in enumerate(ways):
-        below += count
-        if below > limit:
-            return total - 1 if total else None
-    return None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Head over base of one benchmark. ``conclusion``: slower, faster, or why it is undecided."""
-
-    test: str
-    pairs: Sequence[tuple[Sample, Sample]]
-    ratio: float
-    low: float
-    high: float
-    conclusion: str
-
-
-def compare(test: str, pairs: Sequence[tuple[Sample, Sample]]) -> Comparison:
-    logs = [math.log(head.seconds / base.seconds) for base, head in pairs]
-    averages = sorted((a + b) / 2 for a, b in combinations_with_replacement(logs, 2))
-    centre = (averages[(len(averages) - 1) // 2] + averages[len(averages) // 2]) / 2
-    low, high = interval(logs)
-    return Comparison(
-        test,
-        pairs,
-        math.exp(centre),
-        math.exp(low),
-        _exp(high),
-        _conclusion(pairs, centre, low, high),
-    )
-
-
-def _exp(value: float) -> float:
-    return math.inf if value == math.inf else math.exp(value)
-
-
-def _conclusion(
-    pairs: Sequence[tuple[Sample, Sample]], centre: float, low: float, high: float
-) -> str:
-    throttled = [each.throttled for pair in pairs for each in pair if each.throttled]
-    if throttled:
-        return f"undecided: throttled ({throttled[0]})"
-    if math.isinf(high):
-        return f"undecided: {len(pairs)} pairs are too few"
-    if low <= 0 <= high:
-        return "undecided: no difference to be seen"
-    if high - low > abs(centre):
-        return "undecided: more noise than difference"
-    return "slower" if centre > 0 else "faster"
-
-
 # --- all of it -----------------------------------------------------------------------------------
 
 
-def run(session: pytest.Session, root: Path, revision: str) -> list[Comparison]:
+def run(session: pytest.Session, root: Path, revision: str, device: str) -> list[Timing]:
     """Time both trees in turn, and report each collected benchmark as a test of this session."""
-    config = session.config
     commits: dict[Side, str] = {"base": commit_of(root, revision), "head": commit_of(root, "HEAD")}
-    arguments = arguments_of(config, root)
-    terminal = config.pluginmanager.get_plugin("terminalreporter")
     with _terminated_like_interrupted(), worktree(root, commits["base"]) as tree:
         trees: dict[Side, Path] = {"base": tree, "head": root}
-        processes: dict[Side, list[Process]] = {"base": [], "head": []}
-        for pair, side in turns(PAIRS):
-            started = time.monotonic()
-            processes[side].append(time_tree(trees[side], arguments, commits[side]))
-            if terminal is not None:
-                seconds = time.monotonic() - started
-                terminal.write_line(
-                    f"pair {pair + 1} of {PAIRS}: {side} {commits[side][:12]}, {seconds:.0f} s"
-                )
-    comparisons = []
+        phases = _screen_and_confirm(session, root, trees, commits)
+    timings = []
     for item in session.items:
-        found = outcome(item.nodeid, processes)
-        if isinstance(found, Comparison):
-            comparisons.append(found)
-        item.ihook.pytest_runtest_logreport(report=_report(item, found, commits))
-    return comparisons
+        found = outcome(item.nodeid, _implementation(item), commits, phases)
+        timing = None
+        if isinstance(found, list):
+            timing = judge(found, device, limit_of(()))
+            timings.append(timing)
+        item.ihook.pytest_runtest_logreport(report=_report(item, found, timing))
+    return timings
+
+
+def _screen_and_confirm(
+    session: pytest.Session, root: Path, trees: Mapping[Side, Path], commits: Mapping[Side, str]
+) -> Phases:
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    say = terminal.write_line if terminal is not None else print
+    arguments = arguments_of(session.config, root)
+    screen = _take_turns("screen", trees, commits, arguments, say)
+    chosen = []
+    for item in session.items:
+        found = outcome(item.nodeid, _implementation(item), commits, {"screen": screen})
+        if isinstance(found, list) and flagged(found, SCREEN):
+            chosen.append(item.nodeid)
+    say(f"{len(chosen)} of {len(session.items)} benchmarks to confirm")
+    if not chosen:
+        return {"screen": screen}
+    arguments = arguments_of(session.config, root, chosen)
+    fresh = _take_turns("confirmation", trees, commits, arguments, say)
+    return {"screen": screen, "confirmation": fresh}
+
+
+def _take_turns(
+    phase: Phase,
+    trees: Mapping[Side, Path],
+    commits: Mapping[Side, str],
+    arguments: Sequence[str],
+    say: Callable[[str], object],
+) -> dict[Side, list[Process]]:
+    processes: dict[Side, list[Process]] = {"base": [], "head": []}
+    pairs = PAIRS[phase]
+    for pair, side in turns(pairs):
+        started = time.monotonic()
+        processes[side].append(time_tree(trees[side], arguments, commits[side]))
+        seconds = time.monotonic() - started
+        say(f"{phase}, pair {pair + 1} of {pairs}: {side} {commits[side][:12]}, {seconds:.0f} s")
+    return processes
 
 
 def turns(pairs: int) -> Iterator[tuple[int, Side]]:
@@ -277,54 +231,78 @@ def turns(pairs: int) -> Iterator[tuple[int, Side]]:
             yield pair, side
 
 
-def arguments_of(config: pytest.Config, root: Path) -> list[str]:
-    """This run's arguments as another tree takes them: paths below the root, without ours."""
+def arguments_of(config: pytest.Config, root: Path, tests: Sequence[str] = ()) -> list[str]:
+    """This run's arguments as another tree takes them: paths below the root, without ours.
+
+    ``tests``: node ids in the place of the paths.
+    """
     paths = {*config.args}
     kept, skip = [], False
     for argument in map(str, config.invocation_params.args):
         name, has_value, _ = argument.partition("=")
         if skip or name in OURS:
             skip = not skip and not has_value
-        elif argument in paths:
+        elif argument not in paths:
+            kept.append(argument)
+        elif not tests:
             path, *rest = argument.split("::")
             below = os.path.relpath(config.invocation_params.dir / path, root)
             kept.append("::".join([below, *rest]))
-        else:
-            kept.append(argument)
-    return kept
+    return [*kept, *tests]
 
 
 def outcome(
-    test: str, processes: Mapping[Side, Sequence[Process]]
-) -> Comparison | tuple[Status, str]:
-    """The comparison of one test, or its status and why there is none."""
+    test: str, implementation: str, commits: Mapping[Side, str], phases: Phases
+) -> list[Pair] | tuple[Status, str]:
+    """The pairs of one test, or its status and why there are none."""
+    sides: tuple[Side, Side] = ("head", "base")
+    by_side = [
+        (side, process.reasons[test])
+        for side in sides
+        for processes in phases.values()
+        for process in processes[side]
+        if test in process.reasons
+    ]
+    for side, (status, detail) in by_side:
+        if status not in ("not-run", "unsupported"):
+            return "failed" if side == "head" else "not-run", f"{status} in {side}: {detail}"
     pairs = [
-        (base.samples[test], head.samples[test])
-        for base, head in zip(processes["base"], processes["head"], strict=True)
+        Pair(
+            test,
+            implementation,
+            phase,
+            number,
+            commits["base"],
+            commits["head"],
+            base.samples[test].seconds * MICRO,
+            head.samples[test].seconds * MICRO,
+            base.samples[test].throttled or head.samples[test].throttled,
+        )
+        for phase, processes in phases.items()
+        for number, (base, head) in enumerate(
+            zip(processes["base"], processes["head"], strict=True), 1
+        )
         if test in base.samples and test in head.samples
     ]
-    sides: tuple[Side, Side] = ("head", "base")
-    for side in sides:
-        for process in processes[side]:
-            status, detail = process.reasons.get(test, ("", ""))
-            if status and status not in ("not-run", "unsupported"):
-                return "failed" if side == "head" else "not-run", f"{status} in {side}: {detail}"
     if pairs:
-        return compare(test, pairs)
-    reasons = [p.reasons[test][1] for side in sides for p in processes[side] if test in p.reasons]
-    return "not-run", reasons[0] if reasons else "not timed in both revisions"
+        return pairs
+    return "not-run", by_side[0][1][1] if by_side else "not timed in both revisions"
+
+
+def _implementation(item: pytest.Item) -> str:
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return parameters["implementation"].name if "implementation" in parameters else ""
 
 
 def _report(
-    item: pytest.Item, found: Comparison | tuple[Status, str], commits: Mapping[Side, str]
+    item: pytest.Item, found: list[Pair] | tuple[Status, str], timing: Timing | None
 ) -> pytest.TestReport:
-    name = getattr(item, "callspec", None)
-    tested = name.params.get("implementation") if name else None
-    implementation = tested.name if tested else ""
-    verdict = partial(Verdict, item.nodeid, implementation, ())
-    if isinstance(found, Comparison):
-        properties = [recording.attach(verdict("passed", len(found.pairs), found.conclusion))]
-        properties += map(recording.attach, samples_of(found, implementation, commits))
+    verdict = partial(Verdict, item.nodeid, _implementation(item), ())
+    if isinstance(found, list):
+        assert timing is not None
+        detail = f"{timing.verdict}: {timing.reason}" if timing.reason else timing.verdict
+        properties = [recording.attach(verdict("passed", len(found), detail))]
+        properties += map(recording.attach, found)
         return _test_report(item, "passed", None, properties)
     status, detail = found
     properties = [recording.attach(verdict(status, 0, detail))]
@@ -345,43 +323,30 @@ def _test_report(
     )
 
 
-def samples_of(
-    comparison: Comparison, implementation: str, commits: Mapping[Side, str]
-) -> Iterator[Measurement]:
-    """The medians of all processes, so that another reader can judge by another rule."""
-    line = partial(Measurement, implementation, comparison.test)
-    for number, pair in enumerate(comparison.pairs, 1):
-        for side, sample in zip(("base", "head"), pair, strict=True):
-            variant = f"pair {number:02d}, {side} {commits[side][:12]}"  # type: ignore[index]
-            yield line(MEDIAN, variant, sample.seconds * MICRO)
-            yield line("throttled", variant, float(bool(sample.throttled)))
-    yield line("head over base", "", comparison.ratio)
-    for variant, value in (("low", comparison.low), ("high", comparison.high)):
-        if math.isfinite(value):
-            yield line("head over base", variant, value)
-
-
-def report(comparisons: Sequence[Comparison]) -> str:
+def report(timings: Sequence[Timing]) -> str:
     """A line a benchmark, as plain text."""
-    rows = []
-    for each in comparisons:
-        base, head = (
-            sorted(pair[side].seconds for pair in each.pairs)[len(each.pairs) // 2] * MICRO
-            for side in (0, 1)
-        )
-        rows.append(
-            [
-                each.test.partition("::test_")[2],
-                each.conclusion.partition(":")[0],
-                f"{base:,.4g}",
-                f"{head:,.4g}",
-                f"{each.ratio:.3f}",
-                f"{each.low:.3f} … {each.high:.3f}",
-            ]
-        )
-    headings = ["benchmark", "head is", "base us", "head us", "ratio", f"{CONFIDENCE:.0%} interval"]
-    reasons = Counter(each.conclusion for each in comparisons if ":" in each.conclusion)
-    return "\n".join([table(headings, rows, left=2), *(f"{n} {why}" for why, n in reasons.items())])
+    rows = [
+        [
+            each.test.partition("::test_")[2],
+            each.verdict,
+            f"{each.base_us:,.4g}",
+            f"{each.head_us:,.4g}",
+            f"{each.ratio:.3f}",
+            "" if each.low is None else f"{each.low:.3f} … {each.high:.3f}",
+        ]
+        for each in timings
+    ]
+    interval = f"{CONFIDENCE:.0%} interval"
+    headings = ["benchmark", "head is", "base us", "head us", "ratio", interval]
+    reasons = Counter(each.reason for each in timings if each.reason)
+    limit = 100 * limit_of(()).value
+    return "\n".join(
+        [
+            table(headings, rows, left=2),
+            *(f"{count} inconclusive: {reason}" for reason, count in reasons.items()),
+            f"limit {limit:.0f} %, as without a history of base against base",
+        ]
+    )
 
 
 @contextmanager

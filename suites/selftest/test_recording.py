@@ -1,6 +1,10 @@
-"""The tables that close a run."""
+"""From what tests attach to the record, and the tables that close a run."""
 
-from golden.record import Measurement, Verdict
+from pathlib import Path
+
+import msgspec
+
+from golden.record import Footer, Header, Line, Measurement, Mutant, Pair, Verdict
 from suites import recording
 
 
@@ -37,3 +41,27 @@ def test_nothing_of_the_matrix_is_cut_off() -> None:
         "a.contract-[red]",
         *["passed", "123,456", "0.25"] * 8,
     ]
+
+
+def test_every_line_reaches_the_record_whatever_the_order(tmp_path: Path) -> None:
+    """As report properties carry them; what others attached is not ours."""
+    lines: list[recording.Attached] = [
+        Verdict("a", "torch", ("c",), "passed", 3, ""),
+        Verdict("b", "torch", (), "failed", 1, "why", shown="what", rerun="how"),
+        Measurement("torch", "s", "q", "v", 1.0),
+        Pair("a", "torch", "confirmation", 1, "x", "y", 1.0, 2.0),
+        Pair("a", "torch", "screen", 1, "x", "y", 1.0, 2.0, "power cap"),
+        Pair("a", "torch", "screen", 2, "x", "y", 1.0, 2.0),
+        Mutant("torch", "m", "killed", ("c",), 4, 0.5),
+        Mutant("torch", "n", "survived", (), 40, 5.0),
+    ]
+    header = Header(2, "", "x", {}, "cpu", 0, ("torch",), ())
+    files = []
+    for name, order in (("a", lines), ("b", lines[::-1])):
+        run = recording.Recording()
+        run.add([("other", 1), *map(recording.attach, order)])
+        run.write(tmp_path / name, header, 1)
+        files.append((tmp_path / name).read_bytes())
+    assert files[0] == files[1]
+    read = [msgspec.json.decode(line, type=Line) for line in files[0].splitlines()]
+    assert read == [header, *lines, Footer({"failed": 1, "passed": 1}, 4, 1)]

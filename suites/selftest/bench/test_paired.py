@@ -1,177 +1,92 @@
-"""Two trees compared: when there is a conclusion, when there is none, and what is left behind."""
+"""Two trees compared: who is timed when, what is confirmed, and what is left behind."""
 
-import math
-import random
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from golden.record import Line, Pair, Verdict
+from reports.model import Timing
+from reports.speed import PAIRS, Phase
 from suites.bench import paired
 from suites.bench.paired import (
-    PAIRS,
     BaselineError,
-    Comparison,
     Process,
     Sample,
     commit_of,
-    compare,
-    critical_value,
-    interval,
     outcome,
     report,
-    samples_of,
     time_tree,
     turns,
     worktree,
 )
 from suites.selftest.whole_runs import ROOT, record_of, run_pytest
 
-Pairs = list[tuple[Sample, Sample]]
-
-
-def simulated(
-    slowdown: float, noise: float, seed: int, count: int = PAIRS, drift: float = 0.0
-) -> Pairs:
-    """Medians of processes, each off by a log-normal factor, on a device that gets slower."""
-    draw, pairs, turn = random.Random(seed), [], 0
-    for pair in range(count):
-        sides = {}
-        for number, side in turns(count):
-            if number == pair:
-                factor = math.exp(draw.gauss(0, noise) + drift * turn)
-                sides[side] = Sample(1e-4 * factor * (slowdown if side == "head" else 1))
-                turn += 1
-        pairs.append((sides["base"], sides["head"]))
-    return pairs
-
-
-# --- the statistics ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("n", "value"),
-    # The table of the two-sided signed-rank test at 5 %, as printed in textbooks.
-    [(5, None), (6, 0), (7, 2), (8, 3), (9, 5), (10, 8), (12, 13), (15, 25), (20, 52)],
-)
-def test_critical_values_are_those_of_the_tables(n: int, value: int | None) -> None:
-    assert critical_value(n, 0.95) == value
-
-
-def test_the_interval_of_a_worked_example() -> None:
-    """Averages of 1 … 8 two by two: the fourth from either end."""
-    low, high = interval([1, 2, 3, 4, 5, 6, 7, 8])
-    assert (low, high) == (2, 7)
-
-
-def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
-    draw = random.Random(0)
-    held = 0
-    for _ in range(1000):
-        low, high = interval([draw.gauss(1, 0.3) for _ in range(PAIRS)])
-        held += low <= 1 <= high
-    assert 940 <= held <= 980  # 96.1 % exactly, of which 1000 draws are off by 0.6 %
-
-
-def test_a_planted_slowdown_is_found() -> None:
-    for seed in range(20):
-        found = compare("test", simulated(1.10, 0.01, seed))
-        assert found.conclusion == "slower"
-        assert found.low < 1.10 * 1.02
-        assert 1.07 < found.ratio < 1.13
-
-
-def test_a_planted_gain_is_found() -> None:
-    found = compare("test", simulated(1 / 1.10, 0.01, 0))
-    assert found.conclusion == "faster"
-    assert found.high < 1
-
-
-def test_noise_is_no_conclusion() -> None:
-    """Of a difference that is there, and drowned."""
-    found = [compare("test", simulated(1.05, 0.3, seed)).conclusion for seed in range(200)]
-    assert sum(each.startswith("undecided") for each in found) >= 190
-
-
-def test_the_same_tree_is_seldom_told_apart() -> None:
-    found = [compare("test", simulated(1, 0.05, seed)).conclusion for seed in range(200)]
-    assert sum(not each.startswith("undecided") for each in found) <= 12
-
-
-def test_more_noise_than_difference_is_no_conclusion() -> None:
-    """Though every pair says slower."""
-    pairs = [(Sample(1.0), Sample(x)) for x in (1.01, 1.02, 1.03, 1.04, 1.3, 1.4, 1.5, 1.6)]
-    found = compare("test", pairs)
-    assert found.low > 1
-    assert found.conclusion == "undecided: more noise than difference"
-
-
-def test_a_device_that_gets_slower_is_no_difference() -> None:
-    """Base and head take turns so that what drifts meets both alike."""
-    found = compare("test", simulated(1, 0, 0, drift=0.01))
-    assert found.ratio == pytest.approx(1, abs=1e-9)
-    assert found.conclusion.startswith("undecided")
-    assert [side for _, side in turns(2)] == ["base", "head", "head", "base"]
-
-
-def test_one_bad_process_is_no_conclusion() -> None:
-    """The ratio stays what it was; that there is one is no longer sure."""
-    pairs = simulated(1.10, 0.005, 0)
-    pairs[3] = (pairs[3][0], Sample(pairs[3][1].seconds * 5))
-    found = compare("test", pairs)
-    assert found.conclusion == "undecided: more noise than difference"
-    assert found.ratio == pytest.approx(1.10, abs=0.02)
-
-
-def test_too_few_pairs_are_no_conclusion() -> None:
-    assert (
-        compare("test", simulated(2, 0, 0, count=5)).conclusion == "undecided: 5 pairs are too few"
-    )
-
-
-def test_a_throttled_process_is_no_conclusion() -> None:
-    pairs = simulated(1.10, 0, 0)
-    pairs[2] = (Sample(1e-4, "software power cap"), pairs[2][1])
-    assert compare("test", pairs).conclusion == "undecided: throttled (software power cap)"
-
-
 # --- the processes -------------------------------------------------------------------------------
 
+COMMITS: dict[paired.Side, str] = {"base": "a" * 40, "head": "b" * 40}
 
-def processes(base: Process, head: Process) -> Any:
-    return {"base": [base] * PAIRS, "head": [head] * PAIRS}
+
+def test_base_and_head_take_turns() -> None:
+    """So that what drifts meets both alike."""
+    assert [side for _, side in turns(2)] == ["base", "head", "head", "base"]
+    assert [pair for pair, _ in turns(3)] == [0, 0, 1, 1, 2, 2]
+
+
+def outcome_of(test: str, base: Process, head: Process, phase: Phase = "screen") -> Any:
+    phases: paired.Phases = {phase: {"base": [base] * 2, "head": [head] * 2}}
+    return outcome(test, "torch", COMMITS, phases)
+
+
+def test_every_pair_is_kept() -> None:
+    slow = Process({"test": Sample(2e-6, "power cap")})
+    pairs = outcome_of("test", Process({"test": Sample(1e-6)}), slow, "confirmation")
+    assert pairs == [
+        Pair("test", "torch", "confirmation", n, "a" * 40, "b" * 40, 1.0, 2.0, "power cap")
+        for n in (1, 2)
+    ]
 
 
 def test_a_benchmark_that_fails_is_not_compared() -> None:
     good = Process({"test": Sample(1.0)})
     bad = Process({}, {"test": ("failed", "1 of 2048 elements differ")})
-    assert outcome("test", processes(good, bad)) == (
-        "failed",
-        "failed in head: 1 of 2048 elements differ",
-    )
-    assert outcome("test", processes(bad, good))[0] == "not-run"  # type: ignore[index]
-    assert outcome("other", processes(good, good)) == ("not-run", "not timed in both revisions")
-    assert isinstance(outcome("test", processes(good, good)), Comparison)
+    left_out = Process({}, {"test": ("not-run", "no device")})
+    lacking = Process({}, {"test": ("unsupported", "no such operation")})
+    assert outcome_of("test", good, bad) == ("failed", "failed in head: 1 of 2048 elements differ")
+    assert outcome_of("test", bad, good)[0] == "not-run"
+    assert outcome_of("test", good, left_out) == ("not-run", "no device")
+    assert outcome_of("test", good, lacking) == ("not-run", "no such operation")
+    assert outcome_of("other", good, good) == ("not-run", "not timed in both revisions")
 
 
-def test_every_sample_is_kept() -> None:
-    pairs = simulated(1.10, 0.01, 0)
-    lines = list(samples_of(compare("test", pairs), "torch", {"base": "a" * 40, "head": "b" * 40}))
-    kept = {each.variant: each.value for each in lines if each.quantity == "median us"}
-    assert len(kept) == 2 * PAIRS
-    assert kept["pair 03, head bbbbbbbbbbbb"] == pytest.approx(pairs[2][1].seconds * 1e6)
-    ratios = {each.variant: each.value for each in lines if each.quantity == "head over base"}
-    assert ratios["low"] < ratios[""] < ratios["high"]
+def test_a_benchmark_that_fails_at_its_confirmation_has_failed() -> None:
+    good = Process({"test": Sample(1.0)})
+    bad = Process({}, {"test": ("crashed", "the device was lost")})
+    phases: paired.Phases = {
+        "screen": {"base": [good], "head": [good]},
+        "confirmation": {"base": [good], "head": [bad]},
+    }
+    found = outcome("test", "torch", COMMITS, phases)
+    assert found == ("failed", "crashed in head: the device was lost")
 
 
 def test_the_table_says_what_and_how_sure() -> None:
-    text = report([compare("suites/bench/test_x.py::test_rows[torch]", simulated(1.1, 0.01, 0))])
-    assert "rows[torch]" in text
-    assert "slower" in text
-    assert "…" in text
+    slower = Timing(
+        *("suites/bench/test_x.py::test_rows[torch]", "torch", "cpu", 100.0, 110.0, 1.1, 1.08),
+        *(1.12, 0.1, 0, 12, "slower", "", False),
+    )
+    few = ("suites/bench/test_x.py::test_few[torch]", "torch", "cpu", 0.0, 0.0, 0.0, None, None)
+    undecided = Timing(*few, 0.1, 0, 0, "inconclusive", "0 pairs of the screen", False)
+    text = report([slower, undecided, undecided])
+    (line,) = [line for line in text.splitlines() if "rows[torch]" in line]
+    cells = ["100", "110", "1.100", "1.080", "…", "1.120"]
+    assert line.split() == ["rows[torch]", "slower", *cells]
+    assert "2 inconclusive: 0 pairs of the screen" in text
+    assert "None" not in text
+    assert "limit 10 %" in text
     assert max(map(len, text.splitlines())) <= 110
 
 
@@ -181,10 +96,9 @@ def test_arguments_are_handed_on_as_another_tree_takes_them(tmp_path: Path) -> N
     given += ["--record=x.jsonl", "--impl", "mine", "--benchmark-json", "y.json", "--baseline=HEAD"]
     invocation = SimpleNamespace(args=given, dir=root)
     config: Any = SimpleNamespace(args=given[:1], invocation_params=invocation)
-    assert paired.arguments_of(config, root) == [
-        "suites/bench/test_a.py::test_b",
-        *("-k", "rows", "--impl", "mine"),
-    ]
+    options = ["-k", "rows", "--impl", "mine"]
+    assert paired.arguments_of(config, root) == ["suites/bench/test_a.py::test_b", *options]
+    assert paired.arguments_of(config, root, ["a.py::b[c]"]) == [*options, "a.py::b[c]"]
 
 
 # --- the other tree ------------------------------------------------------------------------------
@@ -315,22 +229,24 @@ SESSION = """
 import random
 from pathlib import Path
 
-import pytest
-
 from suites.bench import paired
 from suites.bench.paired import Process, Sample
 
 draw = random.Random(0)
-TESTS = {"cold": 1.10, "warm": 1.0}
+TESTS = {"cold": SLOWDOWN, "warm": 1.0}
+started = []
 
 
 def time_tree(tree, arguments, commit):
     samples = {}
+    chosen = [argument for argument in arguments if "::" in argument]
+    started.append(f"{tree} {chosen}")
     for how, slowdown in TESTS.items():
         name = f"test_rows[eager-{how}-scatter_topology_witnesses_-rows-1-torch]"
         test = f"suites/bench/test_witness.py::{name}"
-        seconds = 1e-4 * (1 + draw.gauss(0, 0.01)) * (slowdown if commit == "head" else 1)
-        samples[test] = Sample(seconds)
+        seconds = 1e-4 * (1 + draw.gauss(0, 0.001)) * (slowdown if commit == "head" else 1)
+        if test in chosen or not chosen:
+            samples[test] = Sample(seconds)
     return Process(samples)
 
 
@@ -339,7 +255,7 @@ class Tree:
         return Path("base")
 
     def __exit__(self, *error):
-        Path("gone").touch()
+        Path("gone").write_text("\\n".join(started))
 
 
 paired.time_tree = time_tree
@@ -348,22 +264,62 @@ paired.commit_of = lambda root, revision: "head" if revision == "HEAD" else "bas
 """
 
 
-def test_a_run_reports_each_benchmark_as_a_test(tmp_path: Path) -> None:
-    (tmp_path / "planted.py").write_text(SESSION)
+def compared(folder: Path, revision: str, slowdown: float = 1.25) -> tuple[str, list[Line]]:
+    """What two benchmarks print and record of that revision and of a head with one slowdown."""
+    (folder / "planted.py").write_text(SESSION.replace("SLOWDOWN", str(slowdown)))
     bench = str(ROOT / "suites" / "bench")
     chosen = "test_rows and scatter and rows-1-torch"
-    done = run_pytest(tmp_path, "-p", "planted", bench, "--baseline", "main", "-k", chosen)
+    done = run_pytest(folder, "-p", "planted", bench, "--baseline", revision, "-k", chosen)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
-    assert done.stdout.count("pair ") >= 2 * PAIRS
-    lines = [line for line in done.stdout.splitlines() if "rows[eager" in line]
-    assert ["slower" in line for line in lines] == [True, False]
-    assert "1 undecided: no difference to be seen" in done.stdout
-    assert (tmp_path / "gone").exists()
-    record: Sequence[Any] = record_of(tmp_path)
-    kept = [line for line in record if getattr(line, "quantity", "") == "median us"]
-    assert len(kept) == 2 * 2 * PAIRS
-    assert {line.implementation for line in kept} == {"torch"}
+    return done.stdout, record_of(folder)
+
+
+def test_what_is_flagged_is_confirmed_with_fresh_pairs(tmp_path: Path) -> None:
+    printed, record = compared(tmp_path, "main")
+    lines = [line.split() for line in printed.splitlines() if "rows[eager" in line]
+    assert [line[1] for line in lines] == ["slower", "same"]
+    assert "1 of 2 benchmarks to confirm" in printed
+    assert printed.count("screen, pair ") == 2 * PAIRS["screen"]
+    assert printed.count("confirmation, pair ") == 2 * PAIRS["confirmation"]
+    of: dict[tuple[bool, str], list[int]] = {}
+    for pair in record:
+        if isinstance(pair, Pair):
+            assert (pair.implementation, pair.base, pair.head) == ("torch", "base", "head")
+            of.setdefault(("cold" in pair.test, pair.phase), []).append(pair.number)
+    assert of == {
+        (True, "screen"): [*range(1, 9)],
+        (True, "confirmation"): [*range(1, 13)],
+        (False, "screen"): [*range(1, 9)],
+    }
+    verdicts = [line for line in record if isinstance(line, Verdict)]
+    assert [(verdict.cases, verdict.detail) for verdict in verdicts] == [
+        (20, "slower"),
+        (8, "same"),
+    ]
+
+
+def test_only_what_is_flagged_is_timed_again(tmp_path: Path) -> None:
+    """By the lowest limit that a history may set, not by the one of this run."""
+    compared(tmp_path, "main", slowdown=1.05)
+    started = (tmp_path / "gone").read_text().splitlines()
+    screen, confirmation = started[: 2 * PAIRS["screen"]], started[2 * PAIRS["screen"] :]
+    assert {each.partition(" ")[2] for each in screen} == {"[]"}
+    assert len(confirmation) == 2 * PAIRS["confirmation"]
+    assert all(each.count("::") == 1 and "cold" in each for each in confirmation)
+    for phase in (screen, confirmation):
+        base = [each.startswith("base ") for each in phase]
+        assert base == [True, False, False, True] * (len(phase) // 4)
+
+
+def test_a_night_of_history_is_base_against_base(tmp_path: Path) -> None:
+    """The same commit twice: nothing to confirm, and pairs that say so."""
+    printed, record = compared(tmp_path, "HEAD")
+    assert "0 of 2 benchmarks to confirm" in printed
+    assert "confirmation, pair" not in printed
+    assert {(p.base, p.head, p.phase) for p in record if isinstance(p, Pair)} == {
+        ("head", "head", "screen")
+    }
 
 
 def test_a_bad_revision_is_a_mistake_on_the_command_line(tmp_path: Path) -> None:
