@@ -24,7 +24,7 @@ STYLES: Final[dict[Decision, str]] = {
 
 
 def render(report: Report, *, width: int = 120, colour: bool = False) -> str:
-    """What is not folded, at most ``width`` columns wide where words can be wrapped."""
+    """What is not folded: tables at most ``width`` columns wide, the first lines whole."""
     out = io.StringIO()
     console = Console(
         file=out,
@@ -35,10 +35,10 @@ def render(report: Report, *, width: int = 120, colour: bool = False) -> str:
         highlight=False,
     )
     style = STYLES[report.decision]
-    console.print(Text(f"{report.decision.upper()}: {_line(report.headline)}", style=style))
-    console.print(f"next: {_line(report.next)}")
-    if said := context(report):
-        console.print(_line(said))
+    headline = Text(f"{report.decision.upper()}: {_line(report.headline)}", style=style)
+    for each in (headline, f"next: {_line(report.next)}", _line(context(report))):
+        if each:
+            console.print(each, soft_wrap=True)
     for section in sections(report):
         if not section.folded:
             _print_section(console, section)
