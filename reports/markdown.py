@@ -68,7 +68,7 @@ def _environment() -> Environment:
         finalize=escaped,
         keep_trailing_newline=True,
     )
-    environment.filters.update(code=code, block=block, commands=commands, safe=Markup)
+    environment.filters.update(code=code, html=in_html, block=block, commands=commands, safe=Markup)
     return environment
 
 
@@ -88,6 +88,11 @@ def code(value: str) -> Markup:
     fence = "`" * (text.longest_run(shown, "`") + 1)
     space = " " if shown[0] == "`" or shown[-1] == "`" else ""
     return Markup(f"{fence}{space}{shown}{space}{fence}")
+
+
+def in_html(value: str) -> Markup:
+    """One line within an element of HTML, whose own escapes are undone before Markdown is."""
+    return Markup(f"<code>{Markup.escape(text.line(value))}</code>")
 
 
 def block(value: str) -> Markup:

@@ -108,14 +108,15 @@ def _not_measured(report: Report) -> Iterator[str]:
 
 
 def _conformance(report: Report) -> Section:
-    columns = "", "contract", "implementation", "base", "head", "tests", "what"
+    compared = report.base is not None
+    statuses = ("base", "head") if compared else ()
+    columns = "", "contract", "implementation", *statuses, "tests", "what"
     rows = [
         (
-            FINDINGS.get(line.finding, line.finding),
+            FINDINGS.get(line.finding, line.finding) if compared else line.head,
             line.contract,
             _place(line.implementation, line.device),
-            line.base,
-            line.head,
+            *((line.base, line.head) if compared else ()),
             f"{line.tests:,}",
             line.detail,
         )
@@ -203,7 +204,7 @@ def _timing(line: Timing, report: Report) -> tuple[str, ...]:
         interval = f"{percent(line.low - 1)} … {percent(line.high - 1)}"
     verdict: str = line.verdict
     if verdict == "slower":
-        verdict += _weight(line.gates, "its limit is a guess", report)
+        verdict += _weight(line.gates, "a warning, without a history", report)
     return (
         verdict,
         line.test,

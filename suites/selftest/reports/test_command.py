@@ -17,10 +17,12 @@ from suites.selftest.whole_runs import ROOT
 def test_every_format_has_the_same_verdict(
     scenario: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base, head = map(str, SCENARIOS[scenario][0](tmp_path))
+    command = ["compare", *map(str, SCENARIOS[scenario][0](tmp_path))]
+    if (history := tmp_path / "history").exists():
+        command += ["--history", str(history)]
     pages = {}
     for name in FORMATS:
-        assert main(["compare", base, head, "--format", name]) == SCENARIOS[scenario][1]
+        assert main([*command, "--format", name]) == SCENARIOS[scenario][1]
         pages[name] = capsys.readouterr().out
     report = msgspec.json.decode(pages["json"], type=Report)
     assert report.exit_status == SCENARIOS[scenario][1]

@@ -14,7 +14,7 @@ from cmarkgfm.cmark import Options
 from golden.record import Line
 from reports import markdown
 from reports.comparing import compare
-from reports.markdown import LARGEST, code, commands, escaped
+from reports.markdown import LARGEST, code, commands, escaped, in_html
 from reports.text import line
 from suites.selftest.reports.records import (
     BASE,
@@ -120,6 +120,13 @@ def test_a_block_is_a_block(text: str) -> None:
     assert not seen.text.strip()
 
 
+@pytest.mark.parametrize("text", INLINE)
+def test_a_summary_is_a_summary(text: str) -> None:
+    seen = parsed(f"<details><summary>{in_html(text)}</summary>\n\nx\n\n</details>\n")
+    is_harmless(seen)
+    assert seen.code == line(text)
+
+
 def test_a_hostile_page_is_a_page(tmp_path: Path) -> None:
     seen = parsed(markdown.render(compare(*hostile_words(tmp_path))))
     is_harmless(seen)
@@ -135,7 +142,7 @@ def test_what_is_too_long_is_shed_in_order(tmp_path: Path) -> None:
     for count in (1, 8, 200, 1000):
         head: list[Line] = [
             msgspec.structs.replace(
-                failing(verdict), test=f"suites/a.py::test_{n:04}[{name}]", detail="x" * 400
+                failing(verdict), test=f"a.py::test_{n:04}[{name}]", contracts=(f"a.contract-{n}",)
             )
             for n in range(count)
             for name, verdict in zip(("torch", "triton"), verdicts(), strict=False)
@@ -151,7 +158,7 @@ def test_what_is_too_long_is_shed_in_order(tmp_path: Path) -> None:
         sizes.append(len(page.encode()))
         assert page.startswith("## ❌ Action needed")
         assert "**Next:**" in page
-        assert ("<details>" in page) == (count < 200)
+        assert ("Environment" in page) == (count < 200)
         assert ("the HTML page has" in page) == (count >= 200)
         is_harmless(parsed(page))
     assert sizes == sorted(sizes)
