@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import tomllib
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -16,10 +15,6 @@ from golden.record import SCHEMA, Footer, Header, Line, Verdict
 from suites.selftest.ci.github import BASE, GPU_RUN, HEAD, PULL_RUN, GitHub, zipped
 from suites.selftest.ci.test_gate import MARKER, gate, status
 from suites.selftest.ci.workflows import ROOT, Shell, step
-
-pytestmark = pytest.mark.skipif(
-    not find_spec("reports.__main__"), reason="`python -m reports` is missing in this checkout"
-)
 
 CPU, CUDA = "cpu (x86_64, Triton interpreted)", "cuda:0 (NVIDIA H200)"
 
