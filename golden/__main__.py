@@ -1,4 +1,4 @@
-"""``python -m golden lint | format | schema``: keep the golden files in order."""
+"""``python -m golden lint | format | schema | promote``: keep the golden files in order."""
 
 import argparse
 import sys
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from golden.files import ROOT
 from golden.lint import lint
+from golden.promote import promote
 from golden.write import write_schemas, write_vectors_and_lock
 
 _COMMANDS = {"lint": lint, "format": write_vectors_and_lock, "schema": write_schemas}
@@ -22,8 +23,15 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     commands.add_parser("lint", help="check every rule of the golden files")
     commands.add_parser("format", help="write the vectors canonically and lock new ids")
     commands.add_parser("schema", help="write the JSON Schemas from the types")
-    command = parser.parse_args(arguments).command
-    problems = _COMMANDS[command](root)
+    promotion = commands.add_parser("promote", help="make a counterexample a regression vector")
+    promotion.add_argument("file", type=Path, metavar="FILE", help="as a failing run left it")
+    promotion.add_argument("--id", required=True, help="of the vector: a slug that is never reused")
+    promotion.add_argument("--note", required=True, help="why the vector exists")
+    asked = parser.parse_args(arguments)
+    if asked.command == "promote":
+        problems = promote(asked.file, asked.id, asked.note, root)
+    else:
+        problems = _COMMANDS[asked.command](root)
     for problem in problems:
         print(problem)
     print(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}")

@@ -10,21 +10,31 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from golden import record
-from golden.model import Contract, ContractFile, Family, Operation, Vector, VectorFile
+from golden.model import (
+    Contract,
+    ContractFile,
+    CounterexampleFile,
+    Family,
+    Operation,
+    Vector,
+    VectorFile,
+)
 
 ROOT = Path(__file__).parent
 CONTRACTS = "contracts.toml"
 LOCK = "ids.lock"
+REGRESSIONS = "regressions"
 SCHEMAS: dict[str, Any] = {
     "schema/record.json": record.Line,
     "schema/contracts.json": ContractFile,
+    "schema/counterexample.json": CounterexampleFile,
     "schema/vectors.json": VectorFile,
 }
 
 FAMILIES: tuple[str, ...] = get_args(Family)
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
-File = TypeVar("File", ContractFile, VectorFile)
+File = TypeVar("File", ContractFile, CounterexampleFile, VectorFile)
 
 
 class GoldenError(ValueError):
@@ -79,14 +89,19 @@ def vector_paths(root: Path = ROOT) -> list[Path]:
     return sorted(path for family in FAMILIES for path in (root / family).glob("*.json"))
 
 
-def read_cases(path: Path, root: Path = ROOT) -> VectorFile:
-    """A vector file of any name. Raises GoldenError."""
-    return _decode(path, VectorFile, "golden/schema/vectors.json", root)
+def regression_paths(root: Path = ROOT) -> list[Path]:
+    """The files of promoted counterexamples, ``regressions/<operation>.json``, in a fixed order."""
+    return sorted((root / REGRESSIONS).glob("*.json"))
+
+
+def read_cases(path: Path, root: Path = ROOT) -> CounterexampleFile:
+    """A counterexample or a vector file, of any name. Raises GoldenError."""
+    return _decode(path, CounterexampleFile, "golden/schema/counterexample.json", root)
 
 
 def read_vectors(path: Path, root: Path = ROOT) -> VectorFile:
     """One vector file. Raises GoldenError, also when it is named after another operation."""
-    file = read_cases(path, root)
+    file = _decode(path, VectorFile, "golden/schema/vectors.json", root)
     if file.operation != path.stem:
         raise GoldenError(
             f"{shown(path, root)}: holds vectors of `{file.operation}`, at `$.operation`; "
@@ -106,6 +121,18 @@ def load_vectors(operation: str, root: Path = ROOT) -> VectorFile:
 
 
 def all_vectors(root: Path = ROOT) -> list[tuple[Operation, Vector]]:
-    """Every vector of every file, with its operation. Raises GoldenError."""
-    files = [read_vectors(path, root) for path in vector_paths(root)]
+    """Every vector worked out by hand, with its operation. Raises GoldenError."""
+    return _vectors(vector_paths(root), root)
+
+
+def all_regressions(root: Path = ROOT) -> list[tuple[Operation, Vector]]:
+    """Every promoted counterexample, with its operation. Raises GoldenError.
+
+    What they expect is the oracle's, so that they test implementations, and no oracle.
+    """
+    return _vectors(regression_paths(root), root)
+
+
+def _vectors(paths: list[Path], root: Path) -> list[tuple[Operation, Vector]]:
+    files = [read_vectors(path, root) for path in paths]
     return [(file.operation, vector) for file in files for vector in file.vectors]

@@ -16,6 +16,7 @@ from golden.files import (
     load_contracts,
     read_bytes,
     read_vectors,
+    regression_paths,
     shown,
     vector_paths,
 )
@@ -52,22 +53,27 @@ def lint(root: Path = ROOT) -> list[str]:
 
     contracts = attempt(load_contracts, root)
     lock = attempt(read_lock, root)
-    paths = vector_paths(root)
+    paths, regressions = vector_paths(root), regression_paths(root)
     files = {path: file for path in paths if (file := attempt(read_vectors, path, root))}
+    found = {path: file for path in regressions if (file := attempt(read_vectors, path, root))}
+    every = files | found
     missing = sorted({*OPERATIONS} - {path.stem for path in paths})
     report(root, (f"no vectors for `{name}`; write <family>/{name}.json" for name in missing))
 
-    for path, file in files.items():
+    for path, file in every.items():
         report(path, file_problems(file))
         if contracts is not None:
-            report(path, reference_problems(file, path.parent.name, contracts))
+            family = path.parent.name if path in files else ""
+            report(path, reference_problems(file, family, contracts))
+    for path, file in found.items():
+        report(path, repeated_problems(file, files.values()))
     # Of a file that cannot be read nobody knows which ids it holds: say that once, above.
-    if contracts is not None and len(files) == len(paths) and not missing:
+    if contracts is not None and len(every) == len(paths + regressions) and not missing:
         report(root / CONTRACTS, coverage_problems(contracts.values(), files.values()))
         if lock is not None:
-            report(root / LOCK, lock_problems(lock, ids_in_use(contracts, files.values())))
+            report(root / LOCK, lock_problems(lock, ids_in_use(contracts, every.values())))
 
-    texts = [(path, vector_text(file), "format") for path, file in files.items()]
+    texts = [(path, vector_text(file), "format") for path, file in every.items()]
     texts += [(root / LOCK, lock_text(lock), "format")] if lock is not None else []
     texts += [(root / path, text, "schema") for path, text in schema_texts().items()]
     for path, text, command in texts:
@@ -145,7 +151,10 @@ def tensor_problems(tensor: Tensor) -> Iterator[tuple[str, str]]:
 def reference_problems(
     file: VectorFile, family: str, contracts: Mapping[str, Contract]
 ) -> Iterator[str]:
-    """Where the vectors of a file name contracts that are not theirs, or none."""
+    """Where the vectors of a file name contracts that are not theirs, or none.
+
+    ``family``: the one in whose folder the file is; empty where folders are of no family.
+    """
     for index, vector in enumerate(file.vectors):
         where = f"`{vector.id}`, at `$.vectors[{index}].contracts`"
         if not vector.contracts:
@@ -154,11 +163,22 @@ def reference_problems(
             contract = contracts.get(name)
             if contract is None:
                 yield f"unknown contract `{name}` in {where}; correct it or add it to {CONTRACTS}"
-            elif contract.family != family or file.operation not in contract.operations:
+            elif family not in ("", contract.family) or file.operation not in contract.operations:
+                subject = f"{family} {file.operation}".strip()
                 yield (
-                    f"contract `{name}` is not about {family} {file.operation}, in {where}; "
+                    f"contract `{name}` is not about {subject}, in {where}; "
                     f"remove it or extend the contract"
                 )
+
+
+def repeated_problems(regressions: VectorFile, files: Iterable[VectorFile]) -> Iterator[str]:
+    """Promoted counterexamples whose id is that of another vector of their operation."""
+    vectors = {
+        v.id for file in files if file.operation == regressions.operation for v in file.vectors
+    }
+    for vector in regressions.vectors:
+        if vector.id in vectors:
+            yield f"`{vector.id}` is the id of a vector, too; give it one of its own"
 
 
 def coverage_problems(contracts: Iterable[Contract], files: Iterable[VectorFile]) -> Iterator[str]:

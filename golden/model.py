@@ -111,6 +111,31 @@ class VectorFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vectors: tuple[Vector, ...]
 
 
+class Found(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a counterexample was found, and by what.
+
+    ``actual``: what the implementation gave, where it gave anything. ``versions``: of the tools,
+    by name. ``device``: as a person names it.
+    """
+
+    implementation: Text
+    seed: int
+    device: str
+    commit: str
+    versions: dict[str, str]
+    actual: Tensor | tuple[Tensor, ...] | None = None
+
+
+class CounterexampleFile(VectorFile, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A vector file of one case that failed, as a run leaves it, and how that was found.
+
+    ``expected`` is the oracle's. A vector file without ``found`` is one, too, so that all that
+    reads counterexamples reads vectors.
+    """
+
+    found: Found | None = None
+
+
 class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One checkable statement of the specification.
 

@@ -3,7 +3,15 @@
 from pathlib import Path
 
 from golden.canonical import schema_texts, vector_text
-from golden.files import LOCK, ROOT, GoldenError, load_contracts, read_vectors, vector_paths
+from golden.files import (
+    LOCK,
+    ROOT,
+    GoldenError,
+    load_contracts,
+    read_vectors,
+    regression_paths,
+    vector_paths,
+)
 from golden.lock import ids_in_use, lock_text, read_lock
 
 
@@ -15,7 +23,7 @@ def write_vectors_and_lock(root: Path = ROOT) -> list[str]:
     """
     problems: list[str] = []
     files = []
-    for path in vector_paths(root):
+    for path in vector_paths(root) + regression_paths(root):
         try:
             file = read_vectors(path, root)
             files.append(file)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, get_args
 
@@ -41,7 +42,8 @@ class Implementation:
 
     ``kernels``: which kernel an operation must launch. ``exponent_base``: of the interface of
     XAttention's statistics, e or 2 (R-X2). ``dot``: how it multiplies fp32 (R-X14). ``sources``:
-    the .cu files that its modules hold.
+    the .cu files that its modules hold. ``deviations``: the file in which its author declares where
+    it departs from a contract.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Implementation:
     exponent_base: float = math.e
     dot: Dot = "ieee"
     sources: tuple[Module, ...] = ()
+    deviations: Path | None = None
 
 
 @cache

@@ -1,45 +1,75 @@
-"""A failing case is kept as a vector file, and such a file is run again."""
+"""A failing case is kept: as a vector file that can be run again, and as a script of its own."""
 
+import re
 from pathlib import Path
 
 from golden import files
 from golden.canonical import vector_text
 from golden.lint import file_problems
-from golden.model import Note, Refusal, Tensor, Vector, VectorFile
+from golden.model import CounterexampleFile, Found, Note, Refusal, Tensor, Vector
+from golden.record import Header
 from kernels.catalog import signatures
-from suites.cases import Case, to_golden
+from suites.cases import Case, Results, to_golden
+from suites.reproduction import script
+from suites.runner import ORACLE, Runner
 from suites.verdicts import Nonconformance
 
 
-def keep(failure: Nonconformance, contracts: tuple[str, ...], folder: Path) -> Path:
-    """Write the case below ``folder``; the file's path, relative to it."""
+def keep(
+    failure: Nonconformance,
+    contracts: tuple[str, ...],
+    runner: Runner,
+    folder: Path,
+    header: Header,
+) -> Path:
+    """Write the case below ``folder``, with a script beside it; its path, relative to that.
+
+    ``header``: of the record of the run that found it.
+    """
     case = failure.case
-    expected, refusal = _outcome(case)
+    outcome = _outcome(case)
     vector = Vector(
         id=f"counterexample-{case.digest}",
         contracts=contracts,
         notes=("counterexample",),
         inputs=dict(case.inputs),
-        expected=expected,
-        refusal=refusal,
+        expected=None if isinstance(outcome, Refusal) else _tensors(outcome),
+        refusal=outcome if isinstance(outcome, Refusal) else None,
+    )
+    found = Found(
+        implementation=runner.name,
+        seed=header.seed,
+        device=header.device,
+        commit=header.commit,
+        versions=header.versions,
+        actual=None if failure.actual is None else _tensors(failure.actual),
     )
     notes = {"counterexample": Note(failure.statement)}
-    path = Path(".conformance", "failures", f"{case.operation}-{case.digest}.json")
+    name = re.sub(r"[^\w.-]+", "_", f"{runner.name}-{case.operation}-{case.digest}")
+    path = Path(".conformance", "failures", f"{name}.json")
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
-    text = vector_text(VectorFile(1, case.operation, notes, (vector,)))
+    text = vector_text(CounterexampleFile(1, case.operation, notes, (vector,), found))
     (folder / path).write_text(text, encoding="utf-8")
+    if runner.implementation is not ORACLE:
+        versions = ", ".join(f"{tool} {version}" for tool, version in header.versions.items())
+        text = script(f"{name}.py", failure, runner, outcome, f"seed {header.seed}, {versions}")
+        (folder / path.with_suffix(".py")).write_text(text, encoding="utf-8")
     return path
 
 
-def _outcome(case: Case) -> tuple[Tensor | tuple[Tensor, ...] | None, Refusal | None]:
+def _outcome(case: Case) -> Results | Refusal:
     try:
-        results = tuple(map(to_golden, case.expected()))
-        return results if len(results) > 1 else results[0], None
+        return case.expected()
     except ValueError as error:  # the oracle's messages begin with the argument at fault
-        return None, Refusal(str(error).partition(" ")[0])
+        return Refusal(str(error).partition(" ")[0])
 
 
-def load(path: str) -> VectorFile:
+def _tensors(results: Results) -> Tensor | tuple[Tensor, ...]:
+    each = tuple(map(to_golden, results))
+    return each if len(each) > 1 else each[0]
+
+
+def load(path: str) -> CounterexampleFile:
     """The cases of a file that a person may have edited. Raises GoldenError."""
     file = files.read_cases(Path(path))
     for problem in file_problems(file):

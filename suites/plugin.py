@@ -3,12 +3,13 @@
 import os
 import re
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 import hypothesis
+import msgspec
 import pytest
 import torch
 
@@ -17,8 +18,18 @@ from golden.model import Contract, Vector, VectorFile
 from golden.record import Header, Measurement, Status, Verdict
 from kernels import catalog
 from kernels.cuda import SANITIZE, ToolchainMissing
-from suites import counterexamples
+from suites import counterexamples, deviations
 from suites import recording as record
+from suites.deviating import (
+    Collected,
+    Deviating,
+    Ledger,
+    Tests,
+    Trace,
+    checkout_id,
+    draft,
+    setting_aside,
+)
 from suites.explain import explain
 from suites.runner import ORACLE, Runner
 from suites.verdicts import Ended, Nonconformance
@@ -43,6 +54,8 @@ class State:
     seed: int
     contracts: dict[str, Contract]
     replayed: VectorFile | None
+    declared: dict[str, deviations.Declared] = field(default_factory=dict)
+    collected: Collected = field(default_factory=lambda: Collected({}))
 
     @property
     def names(self) -> list[str]:
@@ -75,6 +88,17 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group.addoption(
         "--replay", metavar="FILE", help="run the cases of this vector file and nothing else"
     )
+    group.addoption(
+        "--deviations",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="where an implementation departs from contracts, as its author declares; "
+        "may be repeated, for another implementation",
+    )
+    group.addoption(
+        "--write-deviations", metavar="FILE", help="draft such a file from what fails in this run"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -98,16 +122,25 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         names: list[str] = list(dict.fromkeys(config.getoption("--impl") or catalog.BUILT_IN))
         replay: str | None = config.getoption("--replay")
+        implementations = [catalog.load(name) for name in names]
+        contracts, folder = files.load_contracts(), config.invocation_params.dir
         config.stash[STATE] = State(
-            implementations=[catalog.load(name) for name in names],
+            implementations=implementations,
             device=device,
             seed=config.getoption("--seed"),
-            contracts=files.load_contracts(),
+            contracts=contracts,
             replayed=counterexamples.load(replay) if replay else None,
+            declared=deviations.of_implementations(
+                config.getoption("--deviations"), implementations, folder, contracts
+            ),
+            collected=Collected(contracts),
         )
-        files.all_vectors()
-    except (catalog.CatalogError, files.GoldenError) as error:
+        files.all_vectors(), files.all_regressions()
+    except (catalog.CatalogError, files.GoldenError, deviations.DeviationError) as error:
         raise pytest.UsageError(str(error)) from error
+    drafted: str | None = config.getoption("--write-deviations")
+    if drafted and (folder / drafted).exists():
+        raise pytest.UsageError(f"--write-deviations {drafted}: it exists; name a new file")
     if replay:
         config.args = [str(REPLAY)]
     elif on_gpu and config.args_source is config.ArgsSource.TESTPATHS:
@@ -184,13 +217,22 @@ def pytest_report_header(config: pytest.Config) -> str:
 @pytest.fixture
 def implementation(request: pytest.FixtureRequest) -> Runner:
     """Each implementation under test in turn."""
-    return Runner(request.param, request.config.stash[STATE].device)
+    return _runner_of(request)
 
 
 @pytest.fixture
 def implementation_or_oracle(request: pytest.FixtureRequest) -> Runner:
     """Each implementation under test and, first, the oracle: for what must hold of both."""
-    return Runner(request.param, request.config.stash[STATE].device)
+    return _runner_of(request)
+
+
+def _runner_of(request: pytest.FixtureRequest) -> Runner:
+    state, item = request.config.stash[STATE], request.node
+    declared = state.declared.get(request.param.name)
+    if declared is None:
+        return Runner(request.param, state.device)
+    ids = {item.nodeid, checkout_id(item.nodeid, item.config.rootpath), *_vector_ids(item)}
+    return Runner(request.param, state.device, Deviating(declared, _contracts(item), ids))
 
 
 @pytest.fixture
@@ -240,6 +282,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.gpu)
         if missing := _missing(_implementation(item), state.device):
             item.add_marker(pytest.mark.skip(reason=missing))
+    state.collected.before_selection(_tests(items), {item.path for item in items})
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    parts = any("::" in argument for argument in session.config.args)
+    session.config.stash[STATE].collected.after_selection(_tests(session.items), parts=parts)
+
+
+def _tests(items: list[pytest.Item]) -> Tests:
+    return Tests(
+        (tested.name, contract)
+        for item in items
+        if (tested := _implementation(item)) is not None
+        for contract in _contracts(item)
+    )
 
 
 def _asked(item: pytest.Item, state: State) -> bool:
@@ -274,6 +331,13 @@ def operations_of(item: pytest.Item) -> set[str]:
     if "operation" in parameters:
         return {parameters["operation"]}
     return {name for mark in item.iter_markers("operations") for name in mark.args}
+
+
+def _vector_ids(item: pytest.Item) -> set[str]:
+    """The id of the vector that a test is about, after its operation."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    vector = parameters.get("vector") or parameters.get("replayed", (None, None))[1]
+    return {f"{operation}/{vector.id}" for operation in operations_of(item)} if vector else set()
 
 
 def _missing(tested: catalog.Implementation | None, device: torch.device) -> str:
@@ -311,6 +375,15 @@ def _implementation(item: pytest.Item) -> catalog.Implementation | None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    runner = _runner(item)
+    if runner is None:
+        return (yield)
+    with setting_aside(getattr(item, "obj", None), runner.deviating):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -321,7 +394,7 @@ def pytest_runtest_makereport(
     name = implementation.name
     runner = _runner(item)
     cases = runner.cases if runner else 0
-    if report.passed and cases == 0:
+    if report.passed and cases == 0 and not (runner and runner.deviating.failed):
         report.outcome = "failed"
         report.longrepr = "the test passed without judging a case"
     error = _cause(call.excinfo.value) if call.excinfo else None
@@ -336,24 +409,38 @@ def pytest_runtest_makereport(
             item.location[1] or 0,
             f"Skipped: {_detail(report, error)}",
         )
+    detail = "" if status == "passed" else _detail(report, error)
+    if runner and runner.deviating:
+        # Where every example was set aside, too.
+        aside = isinstance(error, hypothesis.errors.Unsatisfiable) and runner.deviating.failed
+        status, detail = runner.deviating.outcome("passed" if aside else status, detail, error)
     shown = rerun = ""
-    if isinstance(error, Nonconformance):
-        shown, rerun = explain(error, name), _rerun(item, name, error)
-        report.longrepr = f"{shown}\nrerun: {rerun}"
+    if status == "deviates":
+        report.outcome = "skipped"
+        report.wasxfail = detail
+    elif runner and isinstance(error, Nonconformance):
+        shown, (rerun, script) = explain(error, name), _rerun(item, runner, error)
+        stale = f"\nstale-deviation: {error.stale}" if error.stale else ""
+        report.longrepr = f"{shown}\nrerun: {rerun}{script}{stale}"
     elif isinstance(error, Ended):
         report.longrepr = _detail(report, error)
+    elif status == "stale-deviation":
+        report.outcome = "failed"
+        report.longrepr = detail
     verdict = Verdict(
         test=item.nodeid,
         implementation=name,
         contracts=_contracts(item),
         status=status,
         cases=cases,
-        detail="" if status == "passed" else _detail(report, error),
+        detail=detail,
         error_ratio=runner.error_ratio if runner else None,
         shown=shown,
         rerun=rerun,
     )
     report.user_properties.append(record.attach(verdict))
+    if name in item.config.stash[STATE].declared:
+        report.user_properties.append(_trace(item, verdict, runner))
     device = item.config.stash[STATE].device
     if report.failed and _lost(device):
         item.session.shouldfail = (
@@ -361,6 +448,15 @@ def pytest_runtest_makereport(
             "mend what failed last, or run the rest with --deselect"
         )
     return report
+
+
+def _trace(item: pytest.Item, verdict: Verdict, runner: Runner | None) -> tuple[str, object]:
+    """What a test tells of deviations, as a report property."""
+    name, contracts = verdict.implementation, verdict.contracts
+    tests = item.config.stash[STATE].collected.tests(name, contracts)
+    fates = runner.deviating.fates if runner else ()
+    trace = Trace(name, verdict.status != "not-run", tests, fates)
+    return "deviations", msgspec.to_builtins(trace)
 
 
 def _lost(device: torch.device) -> bool:
@@ -406,17 +502,20 @@ def _detail(report: pytest.TestReport, error: BaseException | None) -> str:
     return " ".join(text.split())
 
 
-def _rerun(item: pytest.Item, name: str, failure: Nonconformance) -> str:
-    """Write the case out as a vector; the command that runs exactly it."""
-    folder = item.config.invocation_params.dir
-    path = counterexamples.keep(failure, _contracts(item), folder)
+def _rerun(item: pytest.Item, runner: Runner, failure: Nonconformance) -> tuple[str, str]:
+    """Keep the case: the command that runs exactly it, and a line that names its script."""
+    folder, name = item.config.invocation_params.dir, runner.name
     state = item.config.stash[STATE]
+    header = _header(item.config)
+    path = counterexamples.keep(failure, _contracts(item), runner, folder, header)
     replay = SANITIZE_TIER if SANITIZE.get() else REPLAY
     known = folder == ROOT and replay is REPLAY
     where = "" if known else f" {os.path.relpath(replay, folder)}"
     chosen = f" --impl {name}" if name != ORACLE.name else ""
     device = f" --device {state.device}" if state.device.type != "cpu" else ""
-    return f"python -m pytest{where} --replay {path}{chosen}{device}"
+    script = path.with_suffix(".py")
+    alone = f"\nalone: {script}" if (folder / script).exists() else ""
+    return f"python -m pytest{where} --replay {path}{chosen}{device}", alone
 
 
 # --- the end of a run ----------------------------------------------------------------------------
@@ -438,6 +537,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         session.config.pluginmanager.register(_Controller(session.config), "conformance-controller")
 
 
+def _header(config: pytest.Config) -> Header:
+    state, arguments = config.stash[STATE], config.invocation_params.args
+    folder = config.invocation_params.dir
+    return record.header(folder, state.device, state.seed, state.names, arguments)
+
+
 class _Controller:
     """Collects what the workers report; the only process that writes the record."""
 
@@ -445,11 +550,13 @@ class _Controller:
         self.config = config
         self.state = config.stash[STATE]
         self.recording = record.Recording()
+        self.ledger = Ledger(self.state.declared)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         begun = bool(self.recording.verdicts)
         if report.when == "call" or report.outcome != "passed":
             self.recording.add(report.user_properties)
+            self.ledger.add(report.user_properties)
         if report.when not in ("setup", "call", "teardown"):  # the worker died of this test
             self.recording.add([record.attach(self._crash(report))])
         if self.recording.verdicts and not begun:
@@ -471,7 +578,11 @@ class _Controller:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if not self.recording.verdicts:
             return
-        if exitstatus == pytest.ExitCode.OK and not self.recording.measured(self.state.names):
+        stale = list(self.ledger.stale())
+        self.recording.verdicts += stale
+        if exitstatus == pytest.ExitCode.OK and stale:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        elif exitstatus == pytest.ExitCode.OK and not self.recording.measured(self.state.names):
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
         self.recording.write(self._path, self._header, int(session.exitstatus))
 
@@ -481,9 +592,7 @@ class _Controller:
 
     @cached_property
     def _header(self) -> Header:
-        state, arguments = self.state, self.config.invocation_params.args
-        folder = self.config.invocation_params.dir
-        return record.header(folder, state.device, state.seed, state.names, arguments)
+        return _header(self.config)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         recording, state = self.recording, self.state
@@ -504,6 +613,9 @@ class _Controller:
         for verdict in recording.verdicts:
             if not verdict.contracts:
                 terminalreporter.write_line(f"{verdict.status}: {verdict.test}")
+        for verdict in self.ledger.stale():
+            about = f"{verdict.test} ({', '.join(verdict.contracts)})"
+            terminalreporter.write_line(f"\nstale-deviation: {about}: {verdict.detail}")
         figures = list(recording.figures())
         for title, table in figures:
             terminalreporter.write_line(f"\n{title}\n{record.render(table, colour=colour)}")
@@ -513,3 +625,7 @@ class _Controller:
             f"{', '.join(state.names)} on {record.describe(state.device)}, seed {state.seed}"
         )
         terminalreporter.write_line(f"record: {self.config.getoption('--record')}")
+        if drafted := self.config.getoption("--write-deviations"):
+            path, root = self.config.invocation_params.dir / drafted, self.config.rootpath
+            said = draft(path, recording.verdicts, state.names, lambda id_: checkout_id(id_, root))
+            terminalreporter.write_line(f"--write-deviations: {said}")

@@ -18,17 +18,29 @@ from kernels.catalog import Implementation, signatures
 from kernels.cuda import LaunchFault, ToolchainMissing, scheduled
 from suites.cases import SPECIFICATIONS, Bounds, Case, Results, number, real, to_golden, to_torch
 from suites.comparison import difference, error_ratio, same_bits
+from suites.deviating import Deviating
 from suites.verdicts import Nonconformance
 from suites.watch.interpreter import KernelFault, Watch, watched
 from suites.watch.memory import Placed, Poison, peak_allocation, place, poisoned_allocations
 
 
 class Runner:
-    """Calls one implementation's operations on one device, and counts the cases it has judged."""
+    """Calls one implementation's operations on one device, and counts the cases it has judged.
 
-    def __init__(self, implementation: Implementation, device: torch.device) -> None:
+    ``deviating``: what is declared of it in the test. Where a call fails as declared, a test of
+    hypothesis is done with the example (`suites.deviating.setting_aside`), and any other test goes
+    on, with the oracle's results in the place of the implementation's.
+    """
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        device: torch.device,
+        deviating: Deviating | None = None,
+    ) -> None:
         self.implementation = implementation
         self.device = device
+        self.deviating = deviating or Deviating()
         self.cases = 0
         self.error_ratio: float | None = None  # the largest |error| / bound so far
         self.unsupported = False  # whether a call was asked for that it does not support
@@ -51,8 +63,7 @@ class Runner:
         actual = self.call(case)
         if expected is None:
             expected = case.expected()
-        self.require_close(case, expected, actual, case.bounds(self.implementation.dot))
-        return actual
+        return self.require_close(case, expected, actual, case.bounds(self.implementation.dot))
 
     def require_close(
         self,
@@ -61,11 +72,14 @@ class Runner:
         actual: Results,
         bounds: Bounds,
         statement: str = "",
-    ) -> None:
-        """Require results of calls, as ``case`` has them, to be within ``bounds`` of others."""
+    ) -> Results:
+        """Require results of calls, as ``case`` has them, to be within ``bounds`` of others.
+
+        Returns those to go on with.
+        """
         found = difference(case.specification.results, expected, actual, bounds)
         if found is not None:
-            raise Nonconformance(
+            failure = Nonconformance(
                 f"{statement}: {found.statement}" if statement else found.statement,
                 case,
                 expected=expected,
@@ -73,8 +87,11 @@ class Runner:
                 bounds=bounds,
                 row=found.row,
             )
+            self._fail(failure)
+            return expected
         ratios = [self.error_ratio, error_ratio(expected, actual, bounds)]
         self.error_ratio = max((ratio for ratio in ratios if ratio is not None), default=None)
+        return actual
 
     def call(self, case: Case) -> Results:
         """The results, on the CPU: what the call returned, or its in-place buffer afterwards.
@@ -83,6 +100,16 @@ class Runner:
         a tensor's view, reads or leaves behind what it must not, or runs another kernel than it
         declares. Leaves the test or the example when the call is not supported.
         """
+        try:
+            results = self._call_twice(case)
+        except Nonconformance as failure:
+            self._fail(failure)
+            return case.expected()
+        self.deviating.judged(case)
+        self.cases += 1
+        return results
+
+    def _call_twice(self, case: Case) -> Results:
         low = self._call_once(case, Poison.LOW)
         high = self._call_once(case, Poison.HIGH)
         if not same_bits(low, high):
@@ -95,7 +122,6 @@ class Runner:
                 actual=high,
                 row=found.row if found else None,
             )
-        self.cases += 1
         return low
 
     def peak(self, case: Case) -> int:
@@ -112,19 +138,20 @@ class Runner:
     def require(self, case: Case, holds: bool, statement: str, actual: Results) -> None:
         """Raises Nonconformance, showing the results, unless the statement about them holds."""
         if not holds:
-            raise Nonconformance(statement, case, actual=actual)
+            self._fail(Nonconformance(statement, case, actual=actual))
 
     def require_same(self, case: Case, expected: Results, actual: Results, statement: str) -> None:
         """Require two results of this implementation, the second that of ``case``, to be equal."""
         found = difference(case.specification.results, expected, actual)
         if found is not None:
-            raise Nonconformance(
+            failure = Nonconformance(
                 f"{statement}: {found.statement}",
                 case,
                 expected=expected,
                 actual=actual,
                 row=found.row,
             )
+            self._fail(failure)
 
     def judge_vector(self, case: Case, vector: Vector) -> None:
         """Require the vector's expected value, or that the call is refused."""
@@ -142,6 +169,12 @@ class Runner:
 
         ``naming``: the argument at fault, which the message must name, or one of several.
         """
+        try:
+            self._require_refusal(case, naming)
+        except Nonconformance as failure:
+            self._fail(failure)
+
+    def _require_refusal(self, case: Case, naming: str | tuple[str, ...]) -> None:
         refusal = self._refusal(case)
         if refusal is None:
             raise Nonconformance("the call must be refused with ValueError; it was accepted", case)
@@ -156,7 +189,16 @@ class Runner:
 
         Raises Nonconformance when it is refused by another exception than ValueError.
         """
-        return self._refusal(case) is None
+        try:
+            return self._refusal(case) is None
+        except Nonconformance as failure:
+            self._fail(failure)
+            return False
+
+    def _fail(self, failure: Nonconformance) -> None:
+        """Raise it, unless it is declared and nobody else sets it aside."""
+        if hypothesis.currently_in_test_context() or not self.deviating.cover(failure):
+            raise failure
 
     def _refusal(self, case: Case) -> ValueError | None:
         call = self.place(case)
@@ -167,6 +209,7 @@ class Runner:
             pytest.skip(str(missing))
         except ValueError as refusal:
             self._require_unwritten(case, call.placed)
+            self.deviating.judged(case)
             self.cases += 1
             return refusal
         except (Exception, SystemExit) as error:

@@ -9,7 +9,8 @@ class Nonconformance(AssertionError):  # noqa: N818 - a verdict, not an error
 
     ``row`` is the row that shows it, where one does; ``expected`` is None when the statement is
     about the results alone and ``actual`` when there are none; ``bounds`` is how far they may be
-    apart, None where by nothing.
+    apart, None where by nothing. ``stale``: why a deviation that is declared of the case does not
+    explain it; empty where none is.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Nonconformance(AssertionError):  # noqa: N818 - a verdict, not an error
         self.actual = actual
         self.bounds = bounds
         self.row = row
+        self.stale = ""
 
 
 class Ended(Exception):  # noqa: N818 - a verdict, not an error

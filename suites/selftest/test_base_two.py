@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Final
 
 from golden.record import Verdict
-from suites.selftest import base_two
 from suites.selftest.whole_runs import ROOT, record_of, run_pytest
+
+EXAMPLE: Final = ROOT / "examples" / "base_two"
 
 # Each contract that one of the sins breaks.
 FAILED: Final = {
@@ -28,7 +29,7 @@ FAILED: Final = {
 
 # Its operations, and not what it says of their units.
 UNDECLARED: Final = """
-from suites.selftest.base_two import (
+from base_two import (
     find_blocks_chunked,
     flat_group_gemm_fuse_reshape,
     merge_softmax_stats,
@@ -53,8 +54,8 @@ def run(folder: Path, name: str, *tests: str) -> dict[str, set[str]]:
     """What the tests of each contract came to for a module, without the oracle's column."""
     (folder / "unshrunk.py").write_text(UNSHRUNK, encoding="utf-8")
     paths = [str(ROOT / "suites" / test) for test in tests]
-    arguments = ["-p", "unshrunk", "--impl", name, "-k", name.rpartition(".")[2], "-n", "2"]
-    result = run_pytest(folder, *arguments, *paths)
+    arguments = ["-p", "unshrunk", "--impl", name, "-k", name, "-n", "2"]
+    result = run_pytest(folder, *arguments, *paths, path=[EXAMPLE])
     assert result.returncode == 1, result.stdout + result.stderr
     statuses: dict[str, set[str]] = {}
     for line in record_of(folder):
@@ -65,7 +66,7 @@ def run(folder: Path, name: str, *tests: str) -> dict[str, set[str]]:
 
 
 def test_it_fails_what_its_sins_break_and_no_other(tmp_path: Path) -> None:
-    statuses = run(tmp_path, base_two.__name__, "test_golden.py", "xattention")
+    statuses = run(tmp_path, "base_two", "test_golden.py", "xattention")
     assert {contract for contract, each in statuses.items() if "failed" in each} == FAILED
     # What needs a GPU has not run, and nothing is refused or breaks down.
     assert set().union(*statuses.values()) <= {"passed", "failed", "not-run"}

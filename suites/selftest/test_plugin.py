@@ -154,7 +154,10 @@ def test_edges_rounded_down_are_caught_and_the_counterexample_can_be_read(
     again = run(*commands[0].split())
     assert again.returncode == 1, again.stderr
     assert "test_replay[floored-counterexample" in again.stdout
-    assert run(*commands[0].replace("floored", "mine").split(), mine=HONEST).returncode == 0
+    assert (
+        run(*commands[0].replace("--impl floored", "--impl mine").split(), mine=HONEST).returncode
+        == 0
+    )
 
 
 def test_an_operation_that_is_missing_is_unsupported_and_seen(run: Run, tmp_path: Path) -> None:
@@ -225,7 +228,7 @@ USAGE_ERRORS: dict[str, tuple[list[str], dict[str, str], str]] = {
         ["--replay", "vectors.py"],
         {"vectors": "[]"},
         "ERROR: vectors.py: Expected `object`, got `array`; "
-        "compare with golden/schema/vectors.json",
+        "compare with golden/schema/counterexample.json",
     ),
     "a replay that lacks an input": (
         ["--replay", "vectors.py"],

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,15 +13,17 @@ from golden.record import Line
 ROOT = Path(__file__).parent.parent.parent
 
 
-def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest in a folder of the user's, from which modules can be imported."""
+def run_pytest(
+    folder: Path, *arguments: str, path: Sequence[Path] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run pytest in a folder of the user's; modules can be imported from there, and ``path``."""
     ours = ("PYTEST", "GITHUB")  # what a job or another run has set is not for this one
     environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     environment.pop("FORCE_COLOR", None)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
         cwd=folder,
-        env=environment | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])},
+        env=environment | {"PYTHONPATH": os.pathsep.join(map(str, [folder, ROOT, *path]))},
         capture_output=True,
         text=True,
         timeout=280,
