@@ -16,10 +16,10 @@ import hypothesis
 import msgspec
 
 from golden.model import Contract
-from golden.record import Verdict
+from golden.record import Status, Verdict
 from suites.cases import Case
 from suites.deviations import Declarable, Declared, Deviation
-from suites.verdicts import Nonconformance, Status
+from suites.verdicts import Nonconformance
 
 ASIDE: Final = 100  # examples of a test that are set aside before further ones count as judged
 DAYS: Final = 90  # that a draft gives its author

@@ -135,7 +135,8 @@ def pytest_configure(config: pytest.Config) -> None:
             ),
             collected=Collected(contracts),
         )
-        files.all_vectors(), files.all_regressions()
+        files.all_vectors()
+        files.all_regressions()
     except (catalog.CatalogError, files.GoldenError, deviations.DeviationError) as error:
         raise pytest.UsageError(str(error)) from error
     drafted: str | None = config.getoption("--write-deviations")
