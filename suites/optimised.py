@@ -25,12 +25,13 @@ def outcomes(runner: Runner, cases: Sequence[Case]) -> list[Outcome]:
     The interpreter is another process, with the import path, the environment and the device of
     this one.
     """
+    given = runner.implementation.given
     with (
         patch.dict(os.environ, PYTHONOPTIMIZE="1"),
         ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process,
     ):
         try:
-            return process.submit(_outcomes, runner.name, str(runner.device), cases).result()
+            return process.submit(_outcomes, given, str(runner.device), cases).result()
         except BrokenProcessPool as error:
             raise Nonconformance(
                 "a Python that runs with -O died of these cases", cases[0], status="crashed"

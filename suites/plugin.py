@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,6 +40,7 @@ ROOT: Final = Path(__file__).parent.parent
 REPLAY: Final = ROOT / "suites" / "test_replay.py"
 SANITIZE_TIER: Final = ROOT / "suites" / "sanitize"
 GPU_TIER: Final = ROOT / "suites" / "gpu"
+IN_PROCESS: Final = (SANITIZE_TIER, GPU_TIER, ROOT / "suites" / "bench")  # not of a worker
 STATE: Final = pytest.StashKey["State"]()
 Summary = Callable[[pytest.TerminalReporter, record.Recording], None]
 SUMMARY: Final = pytest.StashKey[Summary]()  # what a tier prints in the place of the matrix
@@ -74,8 +76,10 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         action="append",
         metavar="NAME",
         help="implementation to test: a built-in name "
-        f"({', '.join(catalog.BUILT_IN)}) or an importable module whose functions carry the "
-        "specification's names; may be repeated (default: every built-in one)",
+        f"({', '.join(catalog.BUILT_IN)}), one that an installed package announces, an importable "
+        "module whose functions carry the specification's names, or toml:FILE, which declares one "
+        "that runs in a process of its own (docs/implementers.md); may be repeated (default: every "
+        "built-in one)",
     )
     group.addoption("--device", help="torch device to test on (default: cpu, and cuda with -m gpu)")
     group.addoption("--seed", type=int, default=0, help="seed of generated cases (default: 0)")
@@ -122,7 +126,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         names: list[str] = list(dict.fromkeys(config.getoption("--impl") or catalog.BUILT_IN))
         replay: str | None = config.getoption("--replay")
-        implementations = [catalog.load(name) for name in names]
+        implementations = _implementations(config, names, device)
         contracts, folder = files.load_contracts(), config.invocation_params.dir
         config.stash[STATE] = State(
             implementations=implementations,
@@ -149,6 +153,24 @@ def pytest_configure(config: pytest.Config) -> None:
     _configure_hypothesis(config)
     if device.type == "cpu":
         mend_interpreter()
+
+
+def _implementations(
+    config: pytest.Config, names: list[str], device: torch.device
+) -> list[catalog.Implementation]:
+    """Those of the names. Their workers end with the session. Raises CatalogError."""
+    process = os.environ.get("PYTEST_XDIST_WORKER", "")  # each has workers, and logs, of its own
+    logs = config.invocation_params.dir / ".conformance" / "workers" / process
+    found: dict[str, catalog.Implementation] = {}
+    for name in names:
+        implementation = catalog.load(name, str(device), logs)
+        if implementation.worker is not None:
+            config.add_cleanup(implementation.worker.close)
+        if (other := found.setdefault(implementation.name, implementation)) is not implementation:
+            raise catalog.CatalogError(
+                f"--impl {name}: {other.given} has the name {other.name!r} too; give it another"
+            )
+    return [*found.values()]
 
 
 def _selects_gpu(expression: str) -> bool:
@@ -281,7 +303,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             )
         if state.device.type == "cuda" and _implementation(item) is not None:
             item.add_marker(pytest.mark.gpu)
-        if missing := _missing(_implementation(item), state.device):
+        if missing := _missing(_implementation(item), state.device, item.path):
             item.add_marker(pytest.mark.skip(reason=missing))
     state.collected.before_selection(_tests(items), {item.path for item in items})
 
@@ -341,10 +363,13 @@ def _vector_ids(item: pytest.Item) -> set[str]:
     return {f"{operation}/{vector.id}" for operation in operations_of(item)} if vector else set()
 
 
-def _missing(tested: catalog.Implementation | None, device: torch.device) -> str:
-    """What this machine lacks to run an implementation, and what to do; nothing where it can."""
+def _missing(tested: catalog.Implementation | None, device: torch.device, test: Path) -> str:
+    """What a test lacks to run an implementation, and what to do; nothing where it can."""
     if tested is None:
         return ""
+    if tested.worker is not None:  # its device need not be this process's
+        tier = next((tier for tier in IN_PROCESS if tier in test.parents), None)
+        return f"what {tier.name}/ watches is not seen in a worker" if tier else ""
     if not _present(device):
         return f"no device {device} on this machine; choose another --device"
     try:
@@ -399,6 +424,9 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = "the test passed without judging a case"
     error = _cause(call.excinfo.value) if call.excinfo else None
+    if isinstance(error, hypothesis.errors.Flaky | hypothesis.errors.Unsatisfiable):
+        # Of a case that has lost the worker, another call may be one that is not made any more.
+        error = runner.lost_worker if runner and runner.lost_worker else error
     status = _status(report, error)
     # Where every example was one that is not supported, hypothesis has nothing to go on.
     nothing_left = report.skipped or isinstance(error, hypothesis.errors.Unsatisfiable)
@@ -505,14 +533,14 @@ def _detail(report: pytest.TestReport, error: BaseException | None) -> str:
 
 def _rerun(item: pytest.Item, runner: Runner, failure: Nonconformance) -> tuple[str, str]:
     """Keep the case: the command that runs exactly it, and a line that names its script."""
-    folder, name = item.config.invocation_params.dir, runner.name
+    folder, tested = item.config.invocation_params.dir, runner.implementation
     state = item.config.stash[STATE]
     header = _header(item.config)
     path = counterexamples.keep(failure, _contracts(item), runner, folder, header)
     replay = SANITIZE_TIER if SANITIZE.get() else REPLAY
     known = folder == ROOT and replay is REPLAY
     where = "" if known else f" {os.path.relpath(replay, folder)}"
-    chosen = f" --impl {name}" if name != ORACLE.name else ""
+    chosen = f" --impl {shlex.quote(tested.given)}" if tested is not ORACLE else ""
     device = f" --device {state.device}" if state.device.type != "cpu" else ""
     script = path.with_suffix(".py")
     alone = f"\nalone: {script}" if (folder / script).exists() else ""

@@ -2,7 +2,6 @@
 
 import math
 import re
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +15,19 @@ import torch
 from golden.model import Operation, Tensor, Value, Vector
 from kernels.catalog import Implementation, signatures
 from kernels.cuda import LaunchFault, ToolchainMissing, scheduled
+from kernels.worker.operations import Refused
+from kernels.worker.process import WorkerFault
+from kernels.worker.serve import one_line
+from kernels.worker.supervision import GivenUp
+from suites.capabilities import lacking, refusable_sizes
 from suites.cases import SPECIFICATIONS, Bounds, Case, Results, number, real, to_golden, to_torch
 from suites.comparison import difference, error_ratio, same_bits
 from suites.deviating import Deviating
 from suites.verdicts import Nonconformance
 from suites.watch.interpreter import KernelFault, Watch, watched
 from suites.watch.memory import Placed, Poison, peak_allocation, place, poisoned_allocations
+
+FAULTS: Final = 5  # of a worker, in one test: making the case smaller costs a worker each time
 
 
 class Runner:
@@ -45,6 +51,8 @@ class Runner:
         self.error_ratio: float | None = None  # the largest |error| / bound so far
         self.unsupported = False  # whether a call was asked for that it does not support
         self.launched: set[str] = set()
+        self.lost_worker: Nonconformance | None = None  # the last call that did
+        self._faults: dict[str, WorkerFault] = {}  # by the digest of the case
 
     @property
     def interpreted(self) -> bool:
@@ -127,8 +135,11 @@ class Runner:
     def peak(self, case: Case) -> int:
         """How many bytes a call holds at its peak, beside its inputs: what it returns included.
 
-        The call is one more, undisturbed by poison, after one that is watched and judged.
+        The call is one more, undisturbed by poison, after one that is watched and judged. Leaves
+        the test where it is made in a worker, whose memory nobody counts.
         """
+        if self.implementation.worker is not None:
+            pytest.skip(f"{self.name} runs in a worker: what a call holds there is not seen")
         self.call(case)
         call = self.place(case)
         with peak_allocation(self.device) as peak:
@@ -207,8 +218,12 @@ class Runner:
                 call.function(*call.arguments)
         except ToolchainMissing as missing:
             pytest.skip(str(missing))
+        except (WorkerFault, GivenUp) as fault:
+            self._leave_worker(case, fault)
         except ValueError as refusal:
             self._require_unwritten(case, call.placed)
+            if lack := lacking(self.implementation, case, call.tensors):
+                self._leave(f"{self.name} lacks {lack}, and refuses {case.operation}: {refusal}")
             self.deviating.judged(case)
             self.cases += 1
             return refusal
@@ -248,8 +263,12 @@ class Runner:
             pytest.skip(f"{self.device} has too little memory: {' '.join(str(short).split())}")
         except (KernelFault, LaunchFault) as fault:
             raise Nonconformance(str(fault), case) from fault
+        except (WorkerFault, GivenUp) as fault:
+            self._leave_worker(case, fault)
         except ValueError as error:
-            if any(name in str(error) for name in case.refusable):
+            refusable = (*case.refusable, *refusable_sizes(self.implementation, case))
+            lack = lacking(self.implementation, case, call.tensors)
+            if lack or any(name in str(error) for name in refusable):
                 self._require_unwritten(case, call.placed)
                 self._leave(f"{self.name} refuses {case.operation}: {error}")
             raise Nonconformance(f"a legal call was refused: {_one_line(error)}", case) from error
@@ -258,6 +277,10 @@ class Runner:
                 f"the call raised {_one_line(error)}", case, status="crashed"
             ) from error
         self.launched.update(watch.launches)
+        if lack := lacking(self.implementation, case, call.tensors):
+            raise Nonconformance(
+                f"it says it lacks {lack} and has it: the call was not refused", case
+            )
 
     def _results(self, call: "Call", returned: object) -> Results:
         """What a call returned, in base e, or its in-place buffer."""
@@ -296,6 +319,10 @@ class Runner:
         function = self.implementation.operations.get(case.operation)
         if function is None:
             self._leave(f"{self.name} has no {case.operation}")
+        if case.digest in self._faults:
+            self._leave_worker(case, self._faults[case.digest])
+        if len(self._faults) >= FAULTS and hypothesis.currently_in_test_context():
+            hypothesis.reject()
         tensors: dict[str, torch.Tensor] = dict(large or {})
         placed: dict[str, Placed] = {}
 
@@ -340,6 +367,23 @@ class Runner:
         if hypothesis.currently_in_test_context():
             hypothesis.reject()
         pytest.skip(reason)
+
+    def _leave_worker(self, case: Case, fault: WorkerFault | GivenUp) -> NoReturn:
+        """What a worker did is a verdict on the case. Where none is called any more, go on without.
+
+        A case that has cost a worker is not called again, so that where the search for a smaller
+        one stops, it ends with the smallest that was.
+        """
+        if isinstance(fault, WorkerFault):
+            self._faults[case.digest] = fault
+            try:
+                raise fault  # anew, for hypothesis tells failures apart by where they came from
+            except WorkerFault:
+                self.lost_worker = Nonconformance(str(fault), case, status=fault.status)
+                raise self.lost_worker from fault
+        if self._faults and hypothesis.currently_in_test_context():
+            hypothesis.reject()
+        pytest.skip(str(fault))
 
     def _require_unwritten(self, case: Case, placed: Mapping[str, Placed]) -> None:
         for name, tensor in placed.items():
@@ -386,10 +430,10 @@ class Call:
 
 
 def _one_line(error: BaseException) -> str:
-    """The exception, and where in the implementation it came from."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text} ({frame.filename}:{frame.lineno})"
+    """The exception, and where in the implementation it came from, if it came from this process."""
+    if isinstance(error, Refused):
+        return f"ValueError: {' '.join(str(error).split())}"
+    return one_line(error)
 
 
 def _oracle(operation: Operation) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -20,6 +21,7 @@ from suites.runner import Runner
 
 ROUNDS: Final = 5
 CPU: Final = torch.device("cpu")
+CALLS: Final = 100  # in a worker: a turn of the scheduler is not to be what is timed
 ROWS: Final = 4  # of 2048 slots, for what takes software a millisecond each
 
 TimeHost = Callable[[str, str, Callable[[], Any], int, str], None]
@@ -75,6 +77,34 @@ def test_watch(time_host: TimeHost) -> None:
     """A call under watch, twice over different poisons, beside the call as it is."""
     case, runner = rows_case(), Runner(load("torch"), CPU)
     time_host(f"watched call, {case.operation}", "torch", lambda: runner.call(case), 1, "calls")
+
+
+IN_A_WORKER: Final = """
+def apply_topology_witnesses(
+    learned_indices, context_lens, learned_keep, num_segments, max_replacements
+):
+    return learned_indices.clone()
+"""
+
+
+def test_worker(tmp_path: Path, time_host: TimeHost) -> None:
+    """A call that does next to nothing, there and back."""
+    (tmp_path / "a_module.py").write_text(IN_A_WORKER, encoding="utf-8")
+    file = tmp_path / "worker.toml"
+    file.write_text('name = "worker"\nimport = "a_module"\npath = ["."]\n', encoding="utf-8")
+    implementation = load(f"toml:{file}")
+    assert implementation.worker is not None
+    inputs = filled(witness_call(APPLY, ROWS), CPU, 0)
+    function = implementation.operations[APPLY]
+
+    def calls() -> None:
+        for _ in range(CALLS):
+            function(**inputs)
+
+    try:
+        time_host(f"call in a worker, {APPLY}", "worker", calls, CALLS, "calls")
+    finally:
+        implementation.worker.close()
 
 
 @pytest.mark.parametrize("name", ["triton", "cuda"])

@@ -459,7 +459,11 @@ def test_a_device_that_is_named_is_the_current_one(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     options = {"markexpr": "", "--device": "cuda:3", "--impl": ["nonesuch"]}
-    config: Any = SimpleNamespace(getoption=options.get, addinivalue_line=lambda *_: None)
+    config: Any = SimpleNamespace(
+        getoption=options.get,
+        addinivalue_line=lambda *_: None,
+        invocation_params=SimpleNamespace(dir=Path()),
+    )
     with pytest.raises(pytest.UsageError, match="nonesuch"):
         plugin.pytest_configure(config)
     assert current == [torch.device("cuda", 3)]

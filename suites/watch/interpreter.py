@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.cuda import Kernel
+from kernels.worker import operations
 from suites.watch.launch import Access, KernelFault, Launch, Program
 
 __all__ = ["KernelFault", "Watch", "fold_reductions", "watched"]
@@ -34,6 +35,7 @@ def watched() -> Iterator[Watch]:
     """Watch the kernels launched inside, those of Triton and those of CUDA C++ in `kernels.cuda`.
 
     Compiled kernels are recorded, and so are those of CUDA C++, without template arguments.
+    Those that a worker says it launched are recorded too.
     Interpreted ones are recorded and checked. A kernel may touch the elements of its tensor
     arguments (of the views, not of their storage) and nothing else.
     Two programs of one launch may not write one element, nor one write what another reads, unless
@@ -47,6 +49,7 @@ def watched() -> Iterator[Watch]:
     watch = Watch()
     with ExitStack() as observers:
         observers.enter_context(_cuda_launches(watch))
+        observers.enter_context(patch.object(operations, "launched", watch.launches.extend))
         try:
             interpreter = import_module("triton.runtime.interpreter")
             knobs = import_module("triton.knobs")

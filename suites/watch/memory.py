@@ -3,12 +3,11 @@
 And the memory it takes.
 """
 
-import enum
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf, nan, prod
+from math import prod
 from typing import Any
 
 import torch
@@ -17,32 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from golden.model import Layout
+from kernels.worker.serve import Poison, poisoned_allocations
+
+__all__ = ["Peak", "Placed", "Poison", "peak_allocation", "place", "poisoned_allocations"]
 
 GUARD = 64  # elements on each side of a view, at the least; even, and a multiple of 16 bytes
 GAP = 3  # elements after each row of a padded view
 WIDE = 2**30  # elements from head to head of a wide view: twice that is past 31 bits
-
-
-class Poison(enum.Enum):
-    """What memory holds that nobody wrote.
-
-    LOW: NaN, the smallest integer, or False. HIGH: -inf, the largest integer, or True. What
-    depends on such memory differs between the two.
-    """
-
-    LOW = enum.auto()
-    HIGH = enum.auto()
-
-    def of(self, dtype: torch.dtype) -> float | int | bool:
-        """The fill value of a dtype."""
-        if dtype == torch.bool:
-            return self is Poison.HIGH
-        if dtype.is_floating_point or dtype.is_complex:
-            # Some 8-bit formats have no infinity.
-            lowest = torch.finfo(dtype).min if dtype.itemsize == 1 else -inf
-            return nan if self is Poison.LOW else lowest
-        limits = torch.iinfo(dtype)
-        return limits.min if self is Poison.LOW else limits.max
 
 
 # --- a tensor in its surroundings ----------------------------------------------------------------
@@ -173,59 +153,6 @@ def _extent(shape: Sequence[int], strides: Sequence[int]) -> int:
 def _bits(tensor: Tensor) -> Tensor:
     widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.view(widths[tensor.element_size()])
-
-
-# --- what an implementation allocates ------------------------------------------------------------
-
-_aten = torch.ops.aten
-_UNINITIALISED = (
-    _aten.empty,
-    _aten.empty_like,
-    _aten.empty_permuted,
-    _aten.empty_strided,
-    _aten.new_empty,
-    _aten.new_empty_strided,
-)
-
-
-@contextmanager
-def poisoned_allocations(poison: Poison) -> Iterator[None]:
-    """Inside, memory that torch hands out uninitialised holds the poison of its dtype.
-
-    So does what ``resize_`` adds. Storage is filled as a whole, the gaps of strided allocations
-    included.
-    """
-    with _Poisoning(poison):
-        yield
-
-
-class _Poisoning(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, poison: Poison) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._poison = poison
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        grows = func.overloadpacket is _aten.resize_
-        held = args[0].untyped_storage().nbytes() if grows else 0
-        result = func(*args, **kwargs)
-        if grows or func.overloadpacket in _UNINITIALISED:
-            self._fill(result, held)
-        return result
-
-    def _fill(self, tensor: Tensor, held: int) -> None:
-        """Poison a tensor's storage from byte ``held`` on."""
-        if tensor.layout != torch.strided or tensor.device.type == "meta":
-            return
-        size = tensor.element_size()
-        storage = tensor.as_strided((tensor.untyped_storage().nbytes() // size,), (1,), 0)
-        storage[-(-held // size) :].fill_(self._poison.of(tensor.dtype))
 
 
 # --- how much an implementation holds ------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Implementations in processes of their own, in any language: docs/worker-protocol.md."""

@@ -1,0 +1,1 @@
+"""Tests of implementations in processes of their own: the ones they serve, the ones that sin."""
