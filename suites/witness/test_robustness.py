@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from golden.model import Operation, Tensor
-from suites.cases import INDICES, ROWS, Case
+from suites.cases import INDICES, ROWS, Case, to_torch
 from suites.contracts import contract, operations
 from suites.runner import Runner
 from suites.strategies.witness import (
@@ -163,6 +163,31 @@ def test_one_length_broadcast_over_all_rows(
     )
     before, after = (implementation_or_oracle.call(c) for c in (plain, broadcast))
     implementation_or_oracle.require_same(broadcast, before, after, "a broadcast length is misread")
+
+
+@contract("witness.layout.strides")
+@pytest.mark.parametrize("strides", [(2**30, 1), (1, 2**29)], ids=["rows", "slots"])
+@every_operation
+def test_rows_and_slots_may_be_gigabytes_apart(
+    implementation: Runner, operation: Operation, strides: tuple[int, int]
+) -> None:
+    """The last of each begins where 31 bits end. What lies between is never touched."""
+    case = assemble(
+        operation,
+        learned=Tensor("int32", (3, 5), (9, -1, 0, 5, 2, 7, 7, -1, 3, 30, -1, 1, 15, 8, 4)),
+        lengths=Tensor("int64", (3,), (16, 11, 23)),
+        segments=4,
+        keep=2,
+        replacements=3,
+    )
+    near, name = implementation.judge(case), ROWS[operation]
+    values = to_torch(case.tensor(name))
+    buffer = torch.empty(2**31 + 8, dtype=torch.int32, device=implementation.device)
+    far = buffer.as_strided(values.shape, strides).copy_(values)
+    results = implementation.place(case, large={name: far})()
+    implementation.require_same(
+        case, near, tuple(result.cpu() for result in results), f"{name} is misread where it is wide"
+    )
 
 
 @contract("witness.duplicates.accepted")

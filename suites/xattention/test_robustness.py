@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from golden.model import FloatType, Layout, Operation, Tensor
+from golden.model import FloatType, Layout, Operation, Tensor, Value
 from suites.cases import (
     ESTIMATE,
     MERGE,
@@ -22,6 +22,7 @@ from suites.cases import (
     SELECT,
     Bounds,
     Case,
+    real,
     to_golden,
     to_torch,
 )
@@ -271,6 +272,41 @@ def test_heads_may_be_two_to_the_thirty_elements_apart(
         implementation.call(wide),
         honest(implementation, plain),
         f"{argument} is misread where its heads are 2**30 elements apart",
+    )
+
+
+@contract("xattention.addressing.wide-offsets")
+@pytest.mark.parametrize("operation", SOFTMAX)
+def test_columns_may_be_megabytes_apart(implementation: Runner, operation: Operation) -> None:
+    """The last ones begin where 31 bits have ended. What lies between is never touched."""
+    name, apart = "attn_weights_slice", 2**24  # elements
+    scores = torch.randn(1, 1, 4, 132, generator=torch.Generator().manual_seed(0))
+    inputs: dict[str, Value] = {
+        name: to_golden(scores, "transposed"),
+        "reshaped_block_size": 4,
+        "segment_size": 4,
+        "chunk_start": 0,
+        "scale": real(0.5),
+        "is_causal": False,
+    }
+    if operation == ONE_PASS:
+        inputs["chunk_end"] = 4
+    if operation in BLOCK_SUMS:
+        inputs["real_q_len"] = 4
+    if operation == NORMALISE:
+        inputs["m_global"] = to_golden(torch.full((1, 1, 4), 0.5))
+        inputs["l_global"] = to_golden(torch.full((1, 1, 4), 64.0))
+    case = Case(operation, inputs)
+    near = implementation.judge(case)
+    buffer = torch.empty(132 * apart, device=implementation.device)
+    far = buffer.as_strided(scores.shape, (4, 4, 1, apart)).copy_(scores)
+    results = implementation.place(case, large={name: far})()
+    implementation.require_close(
+        case,
+        near,
+        tuple(result.cpu() for result in results),
+        honest(implementation, case),
+        f"{name} is misread where its columns are {apart} elements apart",
     )
 
 

@@ -1,0 +1,295 @@
+"""The suite against one mutant after another: collected once, forked for each.
+
+The process that collects the tests has imported torch, Triton and hypothesis, so a mutant costs its
+tests and nothing else. A child reports test by test and ends at the first that fails. Time is that
+of a processor, which does not depend on what else the machine does.
+"""
+
+import gc
+import os
+import resource
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, Literal
+
+import hypothesis
+import pytest
+import torch
+
+from suites.mutation.install import Stillborn, install
+from suites.mutation.mutants import Mutant
+from suites.plugin import RUNNERS, operations_of
+
+LIMIT: Final = 60  # seconds of a processor that a test may take
+ROOT: Final = Path(__file__).parents[2]
+TESTS: Final = [
+    str(ROOT / "suites" / each) for each in ("test_golden.py", "witness", "xattention", "sanitize")
+]
+# It loads the kernels once more, in a process of its own, where they are no mutants.
+ELSEWHERE: Final = "test_nothing_hangs_on_asserts"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant. ``contracts``: of the test that failed first; of all, in a matrix.
+
+    ``cases`` and ``seconds``: up to the first failure, or all of them. ``why``: how it failed.
+    """
+
+    kind: Literal["killed", "survived", "timed-out", "stillborn"]
+    contracts: tuple[str, ...] = ()
+    cases: int = 0
+    seconds: float = 0.0
+    test: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class _Report:
+    """What a child says of one test, and how long it has taken up to its end."""
+
+    failed: bool
+    cases: int
+    why: str
+    seconds: float = 0.0
+
+
+@dataclass
+class _Child:
+    """A process with a mutant, and what it has said so far."""
+
+    mutant: Mutant
+    tests: Sequence[pytest.Item]
+    process: BaseProcess
+    pipe: Connection
+    reports: list[_Report] = field(default_factory=list)
+    stillborn: str | None = None
+    over: bool = False
+
+
+class Engine:
+    """A pytest plug-in that runs the tests not once but once a mutant, several mutants at a time.
+
+    ``outcomes`` has what became of each, in the order in which they ended.
+    """
+
+    def __init__(self, mutants: Sequence[Mutant], jobs: int) -> None:
+        self.mutants = mutants
+        self.jobs = jobs
+        self.outcomes: dict[str, Outcome] = {}
+        self._said = _Report(False, 0, "")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self) -> None:
+        """No failure is made smaller: that one is there is all that is asked."""
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        hypothesis.settings.register_profile(
+            "mutants", hypothesis.settings.get_profile("conformance"), phases=phases
+        )
+        hypothesis.settings.load_profile("mutants")
+        torch.set_num_threads(1)  # threads would not outlive the fork
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        session.config.pluginmanager.unregister(name="conformance-controller")
+        self._smoke(session.items)
+        gc.freeze()
+        waiting = list(reversed(self.mutants))
+        running: list[_Child] = []
+        with TemporaryDirectory() as folder, ExitStack() as stack:
+            stack.callback(_end, running)
+            while waiting or running:
+                while waiting and len(running) < self.jobs:
+                    running.append(self._start(waiting.pop(), session.items, Path(folder)))
+                self._listen(running)
+                for child in [child for child in running if child.over]:
+                    running.remove(child)
+                    child.process.join()
+                    self.outcomes[child.mutant.name] = _outcome(child)
+                    self.ended(child.mutant, self.outcomes[child.mutant.name])
+        return True
+
+    def ended(self, mutant: Mutant, outcome: Outcome) -> None:
+        """Called as soon as a mutant's outcome is known."""
+
+    def _smoke(self, items: Sequence[pytest.Item]) -> None:
+        """A vector of each operation, unmutated: what it imports is there in every child.
+
+        Raises pytest.UsageError where it fails, for then a failure would not be the mutant's.
+        """
+        first: dict[str, pytest.Item] = {}
+        for item in items:
+            if item.path.name == "test_golden.py":
+                first.setdefault(item.name.partition("/")[0], item)
+        for item, following in zip(first.values(), [*list(first.values())[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self._said.failed:
+                raise pytest.UsageError(
+                    f"{item.nodeid} fails without any mutant, {self._said.why}; "
+                    "mend what `python -m pytest` finds first"
+                )
+
+    def _start(self, mutant: Mutant, items: Sequence[pytest.Item], folder: Path) -> _Child:
+        tests = list(tests_of(mutant, items))
+        receiver, sender = get_context("fork").Pipe(duplex=False)
+        process = get_context("fork").Process(
+            target=self._run, args=(mutant, tests, sender, folder / str(self.mutants.index(mutant)))
+        )
+        process.start()
+        sender.close()
+        return _Child(mutant, tests, process, receiver)
+
+    def _listen(self, running: Iterable[_Child]) -> None:
+        """Wait for a word of any child."""
+        ready = wait([child.pipe for child in running])
+        for child in running:
+            if child.pipe in ready:
+                try:
+                    said = child.pipe.recv()
+                except EOFError:
+                    child.over = True
+                    continue
+                if isinstance(said, str):
+                    child.stillborn = said
+                else:
+                    child.reports.append(said)
+
+    # --- in a child ------------------------------------------------------------------------------
+
+    def _run(
+        self, mutant: Mutant, tests: Sequence[pytest.Item], pipe: Connection, folder: Path
+    ) -> None:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        folder.mkdir()
+        begun = _used()
+        if mutant.file.endswith(".cu"):
+            os.environ["XDG_CACHE_HOME"] = str(folder)
+        try:
+            implementation = install(mutant, folder)
+        except Stillborn as reason:
+            return pipe.send(str(reason))
+        for test, following in zip(tests, [*tests[1:], None], strict=True):
+            parameters = _parameters(test)
+            for fixture in parameters.keys() & {*RUNNERS}:
+                parameters[fixture] = implementation
+            self._said = _Report(False, 0, "")
+            _allow(LIMIT)
+            test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+            pipe.send(replace(self._said, seconds=_used() - begun))
+            if self._said.failed:
+                return None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Of the three reports of a test, the failure if there is one."""
+        for name, value in report.user_properties:
+            if name == "verdict" and isinstance(value, dict):
+                failed = self._said.failed or report.failed
+                self._said = _Report(failed, value["cases"], value["detail"])
+        if report.failed and not self._said.failed:
+            self._said = _Report(True, self._said.cases, str(report.longrepr))
+
+
+def tests_of(mutant: Mutant, items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """The tests that may kill a mutant: those of its implementation that call what it makes wrong.
+
+    The golden vectors first. Of the other tests first one example of each, then the next of each.
+    """
+    examples: Counter[tuple[str, str]] = Counter()
+    keys: dict[pytest.Item, tuple[int, int]] = {}
+    for item in items:
+        names = {getattr(_parameters(item).get(fixture), "name", "") for fixture in RUNNERS}
+        function = str(item.path), item.name.partition("[")[0]
+        if mutant.implementation not in names or function[1] == ELSEWHERE:
+            continue
+        if not operations_of(item) & mutant.operations:
+            continue
+        sanitized = item.path.parent.name == "sanitize"
+        if sanitized and mutant.implementation != "cuda":
+            continue
+        stage = 0 if item.path.name == "test_golden.py" else 2 if sanitized else 1
+        keys[item] = (stage, 0 if stage == 0 else examples[function])
+        examples[function] += 1
+    yield from sorted(keys, key=keys.__getitem__)
+
+
+def _end(children: Iterable[_Child]) -> None:
+    for child in children:
+        child.process.kill()
+
+
+def _parameters(item: pytest.Item) -> dict[str, object]:
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
+def _used() -> float:
+    """The seconds of a processor that this process and the compilers it called have taken."""
+    return sum(os.times()[:4])
+
+
+def _allow(seconds: int) -> None:
+    """End this process, by a signal, once it has taken so many more seconds of a processor."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + seconds + 1, hard))
+
+
+def _outcome(child: _Child) -> Outcome:
+    if child.stillborn is not None:
+        return Outcome("stillborn", why=child.stillborn)
+    reports, tests = child.reports, child.tests
+    cases = sum(report.cases for report in reports)
+    seconds = reports[-1].seconds if reports else 0.0
+    if reports and reports[-1].failed:
+        last = tests[len(reports) - 1]
+        cases, why = max(cases, 1), reports[-1].why
+        return Outcome("killed", _contracts(last), cases, seconds, last.nodeid, why)
+    if len(reports) == len(tests):
+        return Outcome("survived", (), cases, seconds)
+    # The process has ended during the test after the last that it has told of.
+    last = tests[len(reports)]
+    dead = _contracts(last), cases + 1, seconds, last.nodeid
+    if child.process.exitcode == -signal.SIGXCPU:
+        contracts, cases, seconds, test = dead
+        return Outcome("timed-out", contracts, cases, seconds + LIMIT, test, f"{LIMIT} s")
+    if (child.process.exitcode or 0) >= 0:  # which no kernel brings about: it is our mistake
+        raise RuntimeError(f"{child.mutant.name}: {last.nodeid} ended the process that ran it")
+    return Outcome("killed", *dead, f"the process ended with {child.process.exitcode}")
+
+
+def _contracts(item: pytest.Item) -> tuple[str, ...]:
+    return tuple(sorted({id_ for mark in item.iter_markers("contract") for id_ in mark.args}))
+
+
+def run(mutants: Sequence[Mutant], engine: Engine) -> int:
+    """Run an engine to its end; pytest's exit status."""
+    names = dict.fromkeys(mutant.implementation for mutant in mutants)
+    before = os.getcwd()
+    with TemporaryDirectory() as folder:
+        os.chdir(folder)  # where failures are kept as vectors
+        try:
+            arguments = [f"--impl={name}" for name in names]
+            return int(pytest.main([*OPTIONS, *arguments, *TESTS], plugins=[engine]))
+        finally:
+            os.chdir(before)
+
+
+# A crash is an outcome, and shows no trace; the others are of no use to what forks.
+PLUGINS_OFF: Final = ("terminal", "cacheprovider", "timeout", "xdist", "faulthandler")
+OPTIONS: Final = [
+    f"--rootdir={ROOT}",
+    f"--config-file={ROOT / 'pyproject.toml'}",
+    *(f"-p no:{plugin}" for plugin in PLUGINS_OFF),
+    "--capture=no",
+    "-Wignore::pytest.PytestAssertRewriteWarning",  # what this process has imported already
+]
