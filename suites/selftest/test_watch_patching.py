@@ -475,3 +475,28 @@ def test_without_triton_there_is_nothing_to_patch(
 ) -> None:
     monkeypatch.setitem(sys.modules, "triton.runtime.interpreter", None)
     patching()
+
+
+@triton.jit
+def _shifts(x_ptr: tl.tensor, by_ptr: tl.tensor, out_ptr: tl.tensor, count: tl.constexpr) -> None:
+    at = tl.arange(0, count)
+    x, by = tl.load(x_ptr + at), tl.load(by_ptr + at)
+    tl.store(out_ptr + at, x << by)
+    tl.store(out_ptr + count + at, x >> by)
+    tl.store(out_ptr + 2 * count + at, tl.where(by < 32, x << by, 7))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_shift_by_too_much_gives_what_nobody_meant(dtype: torch.dtype) -> None:
+    mend_arithmetic()
+    bits = torch.iinfo(dtype).bits
+    x = torch.tensor([5, 5, 5, -8], dtype=dtype)
+    by = torch.tensor([1, bits - 1, bits, 2 * bits], dtype=dtype)
+    out = torch.zeros(12, dtype=dtype)
+    _shifts[(1,)](x, by, out, 4)
+    left, right, chosen = out.view(3, 4).tolist()
+    assert left == [10, -(2 ** (bits - 1)), -1, -1]
+    assert right == [2, 0, -1, -1]
+    # What is not chosen need not have a value.
+    assert chosen[0] == 10
+    assert chosen[-2:] == [7, 7]

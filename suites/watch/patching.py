@@ -94,9 +94,14 @@ ARITHMETIC = {
     "create_fma": np.float64,
 }
 
+SHIFTS = ("create_shl", "create_lshr", "create_ashr")
+
 
 def mend_arithmetic() -> None:
     """Give interpreted kernels the bf16 of a device, and no warning where IEEE 754 has a result.
+
+    A shift by as many bits as the operand has, or more, has no value on a device; numpy shifts all
+    bits out, which may be just what was meant. Here all bits are set, as long as anybody looks.
 
     The interpreter keeps bf16 as the integers of its bits, and adds, compares and multiplies those
     (in ``tl.dot`` too); conversions it truncates. Here an operation is on the values and rounds
@@ -118,6 +123,8 @@ def mend_arithmetic() -> None:
     mend = _Arithmetic(interpreter)
     for name, stand_in in ARITHMETIC.items():
         setattr(builder, name, mend.operation(getattr(builder, name), stand_in))
+    for name in SHIFTS:
+        setattr(builder, name, mend.shift(getattr(builder, name)))
     builder.cast_impl = mend.cast(builder.cast_impl)
     builder.create_fp_to_fp = mend.cast_in_mode(builder.create_fp_to_fp)
     builder.get_bf16 = mend.constant  # there is none before Triton 3.9
@@ -176,6 +183,17 @@ class _Arithmetic:
             return convert(builder, source, target, mode)
 
         return converted
+
+    def shift(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(compute)
+        def shifted(builder: Any, operand: Any, by: Any) -> Any:
+            result = compute(builder, operand, by)
+            bits = 8 * operand.data.itemsize
+            defined = (by.data >= 0) & (by.data < bits)
+            ones = np.invert(np.zeros_like(result.data))
+            return self._handle(np.where(defined, result.data, ones), result.dtype)
+
+        return shifted
 
     def constant(self, value: float) -> Any:
         return self._rounded(np.array([value], np.float64))
