@@ -21,6 +21,7 @@ FINDINGS: Final = {  # what a reader needs to hear of each, in a word or two
 }
 PLAIN: Final = re.compile(r"\w[\w./:-]*", re.ASCII)
 RERUN: Final = re.compile(r"python -m pytest( [\w./:=-]+)*", re.ASCII)
+IMPLEMENTATION: Final = re.compile(r" --impl ([\w./:-]+)")  # as it was given, perhaps a file
 FIGURE_WORDS: Final = {"code": "bytes of code"}
 
 
@@ -149,7 +150,8 @@ def _commands(line: Conformance) -> Iterator[str]:
     if PLAIN.fullmatch(line.test.partition("[")[0]):
         command = ["python", "-m", "pytest", line.test, f"--seed={line.seed}"]
         if line.implementation not in ("", ORACLE):
-            command.append(f"--impl={line.implementation}")
+            given = IMPLEMENTATION.search(line.rerun) if RERUN.fullmatch(line.rerun) else None
+            command.append(f"--impl={given[1] if given else line.implementation}")
         if line.device != "cpu":
             command.append(f"--device={line.device}")
         yield shlex.join(command)

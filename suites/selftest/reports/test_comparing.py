@@ -10,6 +10,7 @@ import pytest
 from golden.record import Line, Measurement, Verdict
 from reports.comparing import compare, show
 from reports.model import Report
+from reports.sections import sections
 from suites.selftest.reports.records import (
     BASE,
     EDGE,
@@ -114,6 +115,22 @@ def test_a_failure_shows_the_smallest_case_and_how_to_run_it(tmp_path: Path) -> 
     assert line.tests == 2
     assert line.shown == FAILS[1].shown
     assert line.rerun == FAILS[1].rerun
+
+
+@pytest.mark.parametrize(
+    ("rerun", "given"),
+    [
+        ("python -m pytest --replay c.json --impl toml:mine.toml", "toml:mine.toml"),
+        ("python -m pytest --replay c.json", "triton"),
+        ("python -m pytest --replay c.json --impl x; rm -rf .", "triton"),
+    ],
+)
+def test_an_implementation_is_named_as_it_was_given(rerun: str, given: str, tmp_path: Path) -> None:
+    broken = [msgspec.structs.replace(line, rerun=line.rerun and rerun) for line in FAILS]
+    (conformance, *_) = sections(report(tmp_path, PASSES, broken))
+    command, *alone = conformance.failures[0].commands
+    assert command.endswith(f" --seed=0 --impl={given}")
+    assert len(alone) == (";" not in rerun)
 
 
 def test_one_side_by_itself(tmp_path: Path) -> None:
