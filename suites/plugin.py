@@ -1,67 +1,43 @@
-"""The pytest plug-in: options, fixtures, markers, verdicts, the matrix and the record."""
+"""The pytest plug-in: options, fixtures, markers, and which tests there are."""
 
 import os
 import re
-import shlex
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 import hypothesis
-import msgspec
 import pytest
 import torch
 
 from golden import files
-from golden.model import Contract, Vector, VectorFile
-from golden.record import Header, Measurement, Status, Verdict
+from golden.model import Vector
 from kernels import catalog
-from kernels.cuda import SANITIZE, ToolchainMissing
+from kernels.cuda import ToolchainMissing
 from suites import counterexamples, deviations
 from suites import recording as record
 from suites.deviating import (
     Collected,
     Deviating,
-    Ledger,
     Tests,
-    Trace,
     checkout_id,
-    draft,
-    setting_aside,
 )
-from suites.explain import explain
 from suites.runner import ORACLE, Runner
-from suites.verdicts import Ended, Nonconformance
+from suites.session import (
+    GPU_TIER,
+    IN_PROCESS,
+    REPLAY,
+    RUNNERS,
+    STATE,
+    State,
+    contracts_of,
+    implementation_of,
+    operations_of,
+)
 from suites.watch.patching import mend_interpreter
 
-ROOT: Final = Path(__file__).parent.parent
-REPLAY: Final = ROOT / "suites" / "test_replay.py"
-SANITIZE_TIER: Final = ROOT / "suites" / "sanitize"
-GPU_TIER: Final = ROOT / "suites" / "gpu"
-IN_PROCESS: Final = (SANITIZE_TIER, GPU_TIER, ROOT / "suites" / "bench")  # not of a worker
-STATE: Final = pytest.StashKey["State"]()
-Summary = Callable[[pytest.TerminalReporter, record.Recording], None]
-SUMMARY: Final = pytest.StashKey[Summary]()  # what a tier prints in the place of the matrix
+pytest_plugins = ["suites.outcomes"]
+
 CASES: Final = 40  # generated cases a test
-
-
-@dataclass
-class State:
-    """What the options came to."""
-
-    implementations: list[catalog.Implementation]
-    device: torch.device
-    seed: int
-    contracts: dict[str, Contract]
-    replayed: VectorFile | None
-    declared: dict[str, deviations.Declared] = field(default_factory=dict)
-    collected: Collected = field(default_factory=lambda: Collected({}))
-
-    @property
-    def names(self) -> list[str]:
-        return [implementation.name for implementation in self.implementations]
 
 
 # --- options -------------------------------------------------------------------------------------
@@ -255,7 +231,7 @@ def _runner_of(request: pytest.FixtureRequest) -> Runner:
     if declared is None:
         return Runner(request.param, state.device)
     ids = {item.nodeid, checkout_id(item.nodeid, item.config.rootpath), *_vector_ids(item)}
-    return Runner(request.param, state.device, Deviating(declared, _contracts(item), ids))
+    return Runner(request.param, state.device, Deviating(declared, contracts_of(item), ids))
 
 
 @pytest.fixture
@@ -263,9 +239,6 @@ def replayed(request: pytest.FixtureRequest) -> tuple[str, Vector]:
     """Each vector of the file given to ``--replay``, with its operation."""
     operation_and_vector: tuple[str, Vector] = request.param
     return operation_and_vector
-
-
-RUNNERS: Final = ("implementation", "implementation_or_oracle")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -297,13 +270,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     state = config.stash[STATE]
     items[:] = [item for item in items if _asked(item, state)]
     for item in items:
-        for unknown in set(_contracts(item)) - state.contracts.keys():
+        for unknown in set(contracts_of(item)) - state.contracts.keys():
             raise pytest.UsageError(
                 f"{item.nodeid}: no contract {unknown!r}; add it to golden/contracts.toml"
             )
-        if state.device.type == "cuda" and _implementation(item) is not None:
+        if state.device.type == "cuda" and implementation_of(item) is not None:
             item.add_marker(pytest.mark.gpu)
-        if missing := _missing(_implementation(item), state.device, item.path):
+        if missing := _missing(implementation_of(item), state.device, item.path):
             item.add_marker(pytest.mark.skip(reason=missing))
     state.collected.before_selection(_tests(items), {item.path for item in items})
 
@@ -317,8 +290,8 @@ def _tests(items: list[pytest.Item]) -> Tests:
     return Tests(
         (tested.name, contract)
         for item in items
-        if (tested := _implementation(item)) is not None
-        for contract in _contracts(item)
+        if (tested := implementation_of(item)) is not None
+        for contract in contracts_of(item)
     )
 
 
@@ -329,7 +302,7 @@ def _asked(item: pytest.Item, state: State) -> bool:
     protocol of `kernels.api`: the others are then seen to be missing. The oracle is, if any other
     has an operation of the same family.
     """
-    tested, called = _implementation(item), operations_of(item)
+    tested, called = implementation_of(item), operations_of(item)
     if tested is None or not called:
         return True
     exported = {*tested.operations}
@@ -342,18 +315,6 @@ def _asked(item: pytest.Item, state: State) -> bool:
         return called <= exported
     asked = [{*catalog.operations(protocol)} for protocol in catalog.KERNELS + catalog.MEASURES]
     return any(bool(called & operations and exported & operations) for operations in asked)
-
-
-def operations_of(item: pytest.Item) -> set[str]:
-    """The operations that a test calls: its ``operation``, that of its ``case``, or as marked."""
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    if "replayed" in parameters:
-        return {parameters["replayed"][0]}
-    if "case" in parameters:
-        return {parameters["case"].operation}
-    if "operation" in parameters:
-        return {parameters["operation"]}
-    return {name for mark in item.iter_markers("operations") for name in mark.args}
 
 
 def _vector_ids(item: pytest.Item) -> set[str]:
@@ -384,277 +345,3 @@ def _present(device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     return torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
-
-
-def _contracts(item: pytest.Item) -> tuple[str, ...]:
-    marks = reversed(list(item.iter_markers("contract")))
-    return tuple(dict.fromkeys(id_ for mark in marks for id_ in mark.args))
-
-
-def _implementation(item: pytest.Item) -> catalog.Implementation | None:
-    """The implementation that a test is about, if it is about one."""
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return next((parameters[fixture] for fixture in RUNNERS if fixture in parameters), None)
-
-
-# --- verdicts ------------------------------------------------------------------------------------
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    runner = _runner(item)
-    if runner is None:
-        return (yield)
-    with setting_aside(getattr(item, "obj", None), runner.deviating):
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    implementation = _implementation(item)
-    if implementation is None or (call.when != "call" and report.passed):
-        return report
-    name = implementation.name
-    runner = _runner(item)
-    cases = runner.cases if runner else 0
-    if report.passed and cases == 0 and not (runner and runner.deviating.failed):
-        report.outcome = "failed"
-        report.longrepr = "the test passed without judging a case"
-    error = _cause(call.excinfo.value) if call.excinfo else None
-    if isinstance(error, hypothesis.errors.Flaky | hypothesis.errors.Unsatisfiable):
-        # Of a case that has lost the worker, another call may be one that is not made any more.
-        error = runner.lost_worker if runner and runner.lost_worker else error
-    status = _status(report, error)
-    # Where every example was one that is not supported, hypothesis has nothing to go on.
-    nothing_left = report.skipped or isinstance(error, hypothesis.errors.Unsatisfiable)
-    if runner and runner.unsupported and nothing_left:
-        status = "unsupported"
-        report.outcome = "skipped"
-        report.longrepr = (
-            str(item.path),
-            item.location[1] or 0,
-            f"Skipped: {_detail(report, error)}",
-        )
-    detail = "" if status == "passed" else _detail(report, error)
-    if runner and runner.deviating:
-        # Where every example was set aside, too.
-        aside = isinstance(error, hypothesis.errors.Unsatisfiable) and runner.deviating.failed
-        status, detail = runner.deviating.outcome("passed" if aside else status, detail, error)
-    shown = rerun = ""
-    if status == "deviates":
-        report.outcome = "skipped"
-        report.wasxfail = detail
-    elif runner and isinstance(error, Nonconformance):
-        shown, (rerun, script) = explain(error, name), _rerun(item, runner, error)
-        stale = f"\nstale-deviation: {error.stale}" if error.stale else ""
-        report.longrepr = f"{shown}\nrerun: {rerun}{script}{stale}"
-    elif isinstance(error, Ended):
-        report.longrepr = _detail(report, error)
-    elif status == "stale-deviation":
-        report.outcome = "failed"
-        report.longrepr = detail
-    verdict = Verdict(
-        test=item.nodeid,
-        implementation=name,
-        contracts=_contracts(item),
-        status=status,
-        cases=cases,
-        detail=detail,
-        error_ratio=runner.error_ratio if runner else None,
-        shown=shown,
-        rerun=rerun,
-    )
-    report.user_properties.append(record.attach(verdict))
-    if name in item.config.stash[STATE].declared:
-        report.user_properties.append(_trace(item, verdict, runner))
-    device = item.config.stash[STATE].device
-    if report.failed and _lost(device):
-        item.session.shouldfail = (
-            f"{device} is lost to this process, and further tests would show that alone; "
-            "mend what failed last, or run the rest with --deselect"
-        )
-    return report
-
-
-def _trace(item: pytest.Item, verdict: Verdict, runner: Runner | None) -> tuple[str, object]:
-    """What a test tells of deviations, as a report property."""
-    name, contracts = verdict.implementation, verdict.contracts
-    tests = item.config.stash[STATE].collected.tests(name, contracts)
-    fates = runner.deviating.fates if runner else ()
-    trace = Trace(name, verdict.status != "not-run", tests, fates)
-    return "deviations", msgspec.to_builtins(trace)
-
-
-def _lost(device: torch.device) -> bool:
-    """Whether a GPU fails whatever it is asked for, as it does after a kernel's illegal access."""
-    if device.type != "cuda" or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return False
-    try:
-        torch.cuda.synchronize(device)
-    except RuntimeError:
-        return True
-    return False
-
-
-def _cause(error: BaseException) -> BaseException:
-    """The nonconformance in a group: hypothesis makes one when a failure does not come again."""
-    if isinstance(error, BaseExceptionGroup):
-        causes = [_cause(each) for each in error.exceptions]
-        return next((cause for cause in causes if isinstance(cause, Nonconformance)), error)
-    return error
-
-
-def _runner(item: pytest.Item) -> Runner | None:
-    """The runner of a test that has been set up."""
-    arguments = getattr(item, "funcargs", {})
-    return next((arguments[f] for f in RUNNERS if f in arguments), None)
-
-
-def _status(report: pytest.TestReport, error: BaseException | None) -> Status:
-    if report.passed:
-        return "passed"
-    if report.skipped:
-        return "not-run"
-    if isinstance(error, Nonconformance | Ended):
-        return error.status
-    if isinstance(error, pytest.fail.Exception) and str(error).startswith("Timeout"):
-        return "timed-out"
-    return "harness-error"
-
-
-def _detail(report: pytest.TestReport, error: BaseException | None) -> str:
-    """One line: the reason of a skip, the statement of a failure, or the error's own words."""
-    text = str(error) if error is not None else str(report.longrepr)
-    return " ".join(text.split())
-
-
-def _rerun(item: pytest.Item, runner: Runner, failure: Nonconformance) -> tuple[str, str]:
-    """Keep the case: the command that runs exactly it, and a line that names its script."""
-    folder, tested = item.config.invocation_params.dir, runner.implementation
-    state = item.config.stash[STATE]
-    header = _header(item.config)
-    path = counterexamples.keep(failure, _contracts(item), runner, folder, header)
-    replay = SANITIZE_TIER if SANITIZE.get() else REPLAY
-    known = folder == ROOT and replay is REPLAY
-    where = "" if known else f" {os.path.relpath(replay, folder)}"
-    chosen = f" --impl {shlex.quote(tested.given)}" if tested is not ORACLE else ""
-    device = f" --device {state.device}" if state.device.type != "cpu" else ""
-    script = path.with_suffix(".py")
-    alone = f"\nalone: {script}" if (folder / script).exists() else ""
-    return f"python -m pytest{where} --replay {path}{chosen}{device}", alone
-
-
-# --- the end of a run ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def measure(request: pytest.FixtureRequest) -> Callable[[Measurement], None]:
-    """Puts a figure into the record and into a table at the end of the run."""
-
-    def add(measurement: Measurement) -> None:
-        request.node.user_properties.append(record.attach(measurement))
-
-    return add
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
-    if not hasattr(session.config, "workerinput"):
-        session.config.pluginmanager.register(_Controller(session.config), "conformance-controller")
-
-
-def _header(config: pytest.Config) -> Header:
-    state, arguments = config.stash[STATE], config.invocation_params.args
-    folder = config.invocation_params.dir
-    return record.header(folder, state.device, state.seed, state.names, arguments)
-
-
-class _Controller:
-    """Collects what the workers report; the only process that writes the record."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.config = config
-        self.state = config.stash[STATE]
-        self.recording = record.Recording()
-        self.ledger = Ledger(self.state.declared)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        begun = bool(self.recording.verdicts)
-        if report.when == "call" or report.outcome != "passed":
-            self.recording.add(report.user_properties)
-            self.ledger.add(report.user_properties)
-        if report.when not in ("setup", "call", "teardown"):  # the worker died of this test
-            self.recording.add([record.attach(self._crash(report))])
-        if self.recording.verdicts and not begun:
-            record.begin(self._path, self._header)
-
-    def _crash(self, report: pytest.TestReport) -> Verdict:
-        """A dead worker tells no contracts; the name of the implementation is in the test's."""
-        parameters = report.nodeid.rpartition("[")[2].rstrip("]").split("-")
-        return Verdict(
-            test=report.nodeid,
-            implementation=next((n for n in self.state.names if n in parameters), ""),
-            contracts=(),
-            status="crashed",
-            cases=0,
-            detail=_detail(report, None),
-        )
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if not self.recording.verdicts:
-            return
-        stale = list(self.ledger.stale())
-        self.recording.verdicts += stale
-        if exitstatus == pytest.ExitCode.OK and stale:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        elif exitstatus == pytest.ExitCode.OK and not self.recording.measured(self.state.names):
-            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
-        self.recording.write(self._path, self._header, int(session.exitstatus))
-
-    @property
-    def _path(self) -> Path:
-        return self.config.invocation_params.dir / str(self.config.getoption("--record"))
-
-    @cached_property
-    def _header(self) -> Header:
-        return _header(self.config)
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        recording, state = self.recording, self.state
-        if not (recording.verdicts or recording.measurements):
-            return
-        if (summary := self.config.stash.get(SUMMARY, None)) is not None:
-            return summary(terminalreporter, recording)
-        terminalreporter.section("conformance")
-        matrix = recording.matrix(state.contracts, [ORACLE.name, *state.names])
-        colour = terminalreporter.hasmarkup
-        terminalreporter.write_line(record.render(matrix, colour=colour))
-        if recording.compared_floats:
-            terminalreporter.write_line(
-                "\nstatus, cases, and of floats the largest |error| / bound\n"
-            )
-        for name, reason in recording.not_run():
-            terminalreporter.write_line(f"\nnot-run: {name}: {reason}")
-        for verdict in recording.verdicts:
-            if not verdict.contracts:
-                terminalreporter.write_line(f"{verdict.status}: {verdict.test}")
-        for verdict in self.ledger.stale():
-            about = f"{verdict.test} ({', '.join(verdict.contracts)})"
-            terminalreporter.write_line(f"\nstale-deviation: {about}: {verdict.detail}")
-        figures = list(recording.figures())
-        for title, table in figures:
-            terminalreporter.write_line(f"\n{title}\n{record.render(table, colour=colour)}")
-        terminalreporter.write_line("")
-        terminalreporter.write_line(
-            f"{matrix.row_count} contracts, {recording.cases:,} cases: "
-            f"{', '.join(state.names)} on {record.describe(state.device)}, seed {state.seed}"
-        )
-        terminalreporter.write_line(f"record: {self.config.getoption('--record')}")
-        if drafted := self.config.getoption("--write-deviations"):
-            path, root = self.config.invocation_params.dir / drafted, self.config.rootpath
-            said = draft(path, recording.verdicts, state.names, lambda id_: checkout_id(id_, root))
-            terminalreporter.write_line(f"--write-deviations: {said}")

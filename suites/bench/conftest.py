@@ -31,9 +31,9 @@ from suites.bench.timing import (
     timed,
 )
 from suites.contracts import DEFINED_BY
-from suites.plugin import ROOT, STATE, SUMMARY
 from suites.recording import Recording, describe
 from suites.runner import Runner
+from suites.session import ROOT, STATE, SUMMARY
 
 HERE: Final = Path(__file__).parent
 TimeIt = Callable[..., None]

@@ -3,7 +3,7 @@
 import pytest
 
 from suites.gpu.device import Cuda, Device
-from suites.plugin import STATE
+from suites.session import STATE
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ import torch
 
 from suites.mutation.install import Stillborn, install
 from suites.mutation.mutants import Mutant
-from suites.plugin import RUNNERS, operations_of
+from suites.session import RUNNERS, operations_of
 
 LIMIT: Final = 60  # seconds of a processor that a test may take
 ROOT: Final = Path(__file__).parents[2]

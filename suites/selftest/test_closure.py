@@ -17,7 +17,7 @@ COLLECTOR = """
 import json, os
 
 def pytest_collection_finish(session):
-    from suites.plugin import operations_of
+    from suites.session import operations_of
     contracts = {
         item.nodeid: [id_ for mark in item.iter_markers("contract") for id_ in mark.args]
         for item in session.items

@@ -18,7 +18,7 @@ import torch
 from golden import files
 from golden.record import Footer, Header, Verdict
 from kernels import catalog
-from suites import plugin
+from suites import outcomes, plugin, session
 from suites.runner import ORACLE
 from suites.selftest.test_closure import COLLECTOR
 from suites.selftest.whole_runs import ROOT, record_of, run_pytest
@@ -332,23 +332,23 @@ def item(parameters: dict[str, Any], called: set[str]) -> Any:
 def test_who_is_asked(who: str) -> None:
     tested, others, called, asked = ASKED[who]
     implementations = [each for each in (tested, *others) if each is not ORACLE]
-    state = plugin.State(implementations, torch.device("cpu"), 0, files.load_contracts(), None)
+    state = session.State(implementations, torch.device("cpu"), 0, files.load_contracts(), None)
     assert plugin._asked(item({"implementation_or_oracle": tested}, called), state) is asked
 
 
 def test_a_test_that_is_about_no_implementation_is_always_collected() -> None:
-    state = plugin.State([], torch.device("cpu"), 0, files.load_contracts(), None)
+    state = session.State([], torch.device("cpu"), 0, files.load_contracts(), None)
     assert plugin._asked(item({}, {SELECT}), state)
 
 
 def test_what_a_test_calls() -> None:
     """A parameter says so, a case, the file that is replayed; else the marker."""
     case = SimpleNamespace(operation=MERGE)
-    assert plugin.operations_of(item({"case": case}, set())) == {MERGE}
-    assert plugin.operations_of(item({"operation": SELECT}, set())) == {SELECT}
-    assert plugin.operations_of(item({"replayed": (ESTIMATE, None)}, set())) == {ESTIMATE}
-    assert plugin.operations_of(item({}, {SELECT, MERGE})) == {SELECT, MERGE}
-    assert plugin.operations_of(item({}, set())) == set()
+    assert session.operations_of(item({"case": case}, set())) == {MERGE}
+    assert session.operations_of(item({"operation": SELECT}, set())) == {SELECT}
+    assert session.operations_of(item({"replayed": (ESTIMATE, None)}, set())) == {ESTIMATE}
+    assert session.operations_of(item({}, {SELECT, MERGE})) == {SELECT, MERGE}
+    assert session.operations_of(item({}, set())) == set()
 
 
 # --- on a GPU ------------------------------------------------------------------------------------
@@ -472,11 +472,11 @@ def test_a_device_that_is_named_is_the_current_one(monkeypatch: pytest.MonkeyPat
 LOST = """
 import pytest, torch
 from golden.model import Tensor
-from suites import plugin
+from suites import outcomes
 from suites.cases import APPLY, Case
 from suites.contracts import contract
 
-plugin._lost = lambda device: device == torch.device("cpu")
+outcomes._lost = lambda device: device == torch.device("cpu")
 CASE = Case(APPLY, {
     "learned_indices": Tensor("int32", (1, 1), (0,)), "context_lens": Tensor("int32", (1,), (1,)),
     "learned_keep": 0, "num_segments": 1, "max_replacements": 1})
@@ -506,12 +506,12 @@ def test_whether_a_device_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
     cuda = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "synchronize", fail)
-    assert not plugin._lost(cuda)  # nobody has asked it for anything
+    assert not outcomes._lost(cuda)  # nobody has asked it for anything
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert plugin._lost(cuda)
-    assert not plugin._lost(torch.device("cpu"))
+    assert outcomes._lost(cuda)
+    assert not outcomes._lost(torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    assert not plugin._lost(cuda)
+    assert not outcomes._lost(cuda)
 
 
 def test_pytest_timeout_may_be_missing(run: Run) -> None:
