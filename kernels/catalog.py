@@ -55,6 +55,7 @@ class Implementation:
     the .cu files that its modules hold. ``lacks``: the operations and capabilities that it says it
     refuses; ``multiples``: what its sizes must be multiples of, by their names. ``deviations``:
     the file of those that it declares. ``worker``: the process that carries its operations out.
+    ``modules``: where its operations are imported from, none of another language's program.
     ``argument``: what ``--impl`` was given, if not its name.
     """
 
@@ -68,6 +69,7 @@ class Implementation:
     multiples: Mapping[str, int] = field(default_factory=dict)
     deviations: Path | None = None
     worker: Worker | None = None
+    modules: tuple[str, ...] = ()
     argument: str = ""
 
     @property
@@ -119,7 +121,8 @@ def load(name: str, device: str = "cpu", logs: Path | None = None) -> Implementa
     kernels: dict[str, str] = {}
     sources: list[Module] = []
     declared: dict[str, Any] = {}
-    for module in _modules(name):
+    modules = _modules(name)
+    for module in modules:
         for operation, signature in signatures().items():
             if hasattr(module, operation):
                 operations[operation] = _checked(module, operation, signature)
@@ -131,7 +134,14 @@ def load(name: str, device: str = "cpu", logs: Path | None = None) -> Implementa
             f"--impl {name}: the module has no operation of the specification; "
             f"define at least one of {', '.join(signatures())}"
         )
-    return Implementation(name, operations, kernels, sources=tuple(sources), **declared)
+    return Implementation(
+        name,
+        operations,
+        kernels,
+        sources=tuple(sources),
+        modules=tuple(module.__name__ for module in modules),
+        **declared,
+    )
 
 
 def _declared_implementation(name: str, device: str, logs: Path | None) -> Implementation:
@@ -167,6 +177,7 @@ def _declared_implementation(name: str, device: str, logs: Path | None) -> Imple
         multiples={str(size): each for size, each in declared.multiples.items()},
         deviations=folder / declared.deviations if declared.deviations else None,
         worker=worker,
+        modules=(declared.import_,) if declared.import_ else (),
         argument=name,
     )
 

@@ -11,7 +11,7 @@ from golden.record import Header
 from kernels.catalog import signatures
 from suites.cases import Case, Results, to_golden
 from suites.reproduction import script
-from suites.runner import ORACLE, Runner
+from suites.runner import Runner
 from suites.verdicts import Nonconformance
 
 
@@ -22,8 +22,9 @@ def keep(
     folder: Path,
     header: Header,
 ) -> Path:
-    """Write the case below ``folder``, with a script beside it; its path, relative to that.
+    """Write the case below ``folder``; its path, relative to that.
 
+    Beside it, of an implementation that Python can import, a script that shows it.
     ``header``: of the record of the run that found it.
     """
     case = failure.case
@@ -50,7 +51,7 @@ def keep(
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     text = vector_text(CounterexampleFile(1, case.operation, notes, (vector,), found))
     (folder / path).write_text(text, encoding="utf-8")
-    if runner.implementation is not ORACLE:
+    if runner.implementation.modules:
         versions = ", ".join(f"{tool} {version}" for tool, version in header.versions.items())
         text = script(f"{name}.py", failure, runner, outcome, f"seed {header.seed}, {versions}")
         (folder / path.with_suffix(".py")).write_text(text, encoding="utf-8")

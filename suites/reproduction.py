@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from golden.model import Refusal
-from kernels.catalog import BUILT_IN, signatures
+from kernels.catalog import signatures
 from suites.cases import Bounds, Case, Results
 from suites.comparison import difference
 from suites.runner import Runner
@@ -197,10 +197,10 @@ def script(
 
 def _module(runner: Runner, case: Case) -> str:
     """The module that a user would import the operation from."""
-    names = BUILT_IN.get(runner.name, (runner.name,))
-    if len(names) == 1:
-        return names[0]
-    return next(name for name in names if hasattr(import_module(name), case.operation))
+    first, *others = runner.implementation.modules
+    if not others:
+        return first  # which may be another interpreter's
+    return next(name for name in (first, *others) if hasattr(import_module(name), case.operation))
 
 
 def _caution(failure: Nonconformance, runner: Runner, expected: Results | Refusal) -> str:

@@ -14,14 +14,18 @@ import pytest
 import torch
 
 from golden.model import Value
-from golden.record import Verdict
+from golden.record import SCHEMA, Header, Verdict
 from suites.cases import MERGE, STATS, Case, real, to_golden
+from suites.counterexamples import keep
+from suites.runner import Runner
 from suites.selftest.test_plugin import HONEST
 from suites.selftest.whole_runs import ROOT, record_of, run_pytest
-from suites.selftest.worker.declared import declare, running
+from suites.selftest.worker.declared import declare, hostile, indices, running
+from suites.selftest.worker.hostile import UNLUCKY
 from suites.verdicts import Nonconformance
 
 EXAMPLES = ROOT / "examples"
+HEADER = Header(SCHEMA, "0.1.0", "", {}, "cpu", 0, ("mine",), ())
 VECTORS = str(ROOT / "suites" / "test_golden.py")
 
 
@@ -82,6 +86,42 @@ def test_a_module_in_an_environment_of_its_own(environment: Path, tmp_path: Path
     found = verdicts(tmp_path, "--impl", argument, "-k", "away", VECTORS)
     assert set().union(*found.values()) == {"passed"}
     assert {"witness.edge.lands-in-segment", "witness.refusal.writes-nothing"} <= found.keys()
+
+
+def test_a_failure_in_another_environment_can_be_shown_there(
+    environment: Path, tmp_path: Path
+) -> None:
+    """By the module's own name and in its own interpreter, with nothing of this project."""
+    (tmp_path / "src").mkdir()
+    wrong = ELSEWHERE.replace("ROUND_UP = True", "ROUND_UP = False")
+    (tmp_path / "src" / "away.py").write_text(wrong, encoding="utf-8")
+    keys = {"name": "mine", "import": "away", "python": str(environment), "path": ["src"]}
+    with running(declare(tmp_path, **keys)) as runner:
+        path = keep(failure(runner), (), runner, tmp_path, HEADER)
+    script = tmp_path / path.with_suffix(".py")
+    found = subprocess.run(
+        [environment, script],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 1, found.stderr
+    assert "element" in found.stdout
+
+
+def test_a_failure_of_a_program_has_no_script_in_python(tmp_path: Path) -> None:
+    with running(hostile(tmp_path, "dtype")) as runner:
+        path = keep(failure(runner, UNLUCKY), (), runner, tmp_path, HEADER)
+    assert (tmp_path / path).exists()
+    assert not (tmp_path / path).with_suffix(".py").exists()
+
+
+def failure(runner: Runner, segments: int = 2) -> Nonconformance:
+    with pytest.raises(Nonconformance) as caught:
+        runner.judge(indices(segments, [-1], length=3))
+    return caught.value
 
 
 # --- Triton, in base 2 ---------------------------------------------------------------------------
