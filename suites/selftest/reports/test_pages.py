@@ -1,6 +1,7 @@
 """What is the first line, and what is the rest, of what happens to a kernel in review."""
 
 from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension
 
 from golden.record import Line, Verdict
-from reports import markdown, terminal
+from reports import html, markdown, terminal
 from reports.comparing import compare
 from reports.model import Report
 from suites.selftest.reports.records import (
@@ -212,3 +213,29 @@ def test_as_markdown(scenario: str, snapshot: SnapshotAssertion) -> None:
 def test_in_the_terminal(scenario: str, snapshot: SnapshotAssertion) -> None:
     page = terminal.render(report_of(scenario, Path()))
     assert page.encode() == snapshot(extension_class=Plain)
+
+
+class Words(HTMLParser):
+    """What a page says, line by line, without its style and its pictures."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._outside = 0
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._outside += tag in ("style", "svg")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._outside -= tag in ("style", "svg")
+
+    def handle_data(self, data: str) -> None:
+        if not self._outside and data.strip():
+            self.lines.append(data.strip())
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_as_html(scenario: str, snapshot: SnapshotAssertion) -> None:
+    words = Words(html.render(report_of(scenario, Path()))).lines
+    assert "\n".join(words).encode() == snapshot(extension_class=Plain)
