@@ -112,7 +112,7 @@ class XAttentionKernels(Protocol):
     bf16, statistics fp32, block sums in the scores' dtype (R-X10). Any strides, the innermost
     included (R-X15); offsets are computed in 64 bits. ``x = scale * score``, base e (R-X2). Query
     row i sits at ``chunk_start + i``, key column j at ``kv_offset + j``; when ``is_causal``, j is
-    visible to i if ``kv_offset + j <= chunk_start + i`` (R-X3).
+    visible to i if ``kv_offset + j <= chunk_start + i`` (R-X3). Each call returns new memory.
 
     Each raises ValueError that names the argument, before it writes, for a wrong rank, dtype or
     shape, for sizes that do not divide (R-X1, R-X21), for a negative offset, for a block, segment

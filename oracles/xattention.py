@@ -68,7 +68,10 @@ def tile(
 
 def antidiagonal(queries: Sequence[Row], keys: Sequence[Row], i: int, j: int, stride: int) -> float:
     """The sum of the products of a tile, each of which is exact: 24 bits by 24 bits."""
-    return math.fsum(q * k for q, k in tile(queries, keys, i, j, stride))
+    products = [q * k for q, k in tile(queries, keys, i, j, stride)]
+    if math.inf in products and -math.inf in products:  # which fsum refuses to add
+        return math.nan
+    return math.fsum(products)
 
 
 def scores(queries: Sequence[Row], keys: Sequence[Row], stride: int) -> list[list[float]]:

@@ -1,6 +1,8 @@
 """A case: an operation and its inputs. Golden vectors, strategies and replays all make these."""
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -116,6 +118,24 @@ FIT: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
+class Undisclosed(RuntimeError):  # noqa: N818 - a refusal
+    """An implementation asked, during a call, what is expected of it."""
+
+
+_UNDISCLOSED: Final = threading.Event()  # of all threads, for an implementation may have some
+
+
+@contextmanager
+def undisclosed(applies: bool = True) -> Iterator[None]:
+    """Inside, if this ``applies``, no case says what is expected of it."""
+    if applies:
+        _UNDISCLOSED.set()
+    try:
+        yield
+    finally:
+        _UNDISCLOSED.clear()
+
+
 @dataclass(frozen=True)
 class Case:
     """An operation and its inputs by parameter name."""
@@ -137,7 +157,12 @@ class Case:
         return Case(self.operation, {**self.inputs, **inputs})
 
     def expected(self) -> Results:
-        """The oracle's results. Raises ValueError where the specification refuses the call."""
+        """The oracle's results. Raises ValueError where the specification refuses the call.
+
+        Raises Undisclosed while an implementation is called.
+        """
+        if _UNDISCLOSED.is_set():
+            raise Undisclosed(f"what is expected of {self.operation} is not said during a call")
         return self.results(self.specification.oracle(**self._numbers()))
 
     def bounds(self, dot: Dot = "ieee", *, staged: bool = False) -> Bounds:

@@ -17,6 +17,7 @@ from suites import counterexamples
 from suites import recording as record
 from suites.deviating import Ledger, Trace, checkout_id, draft, setting_aside
 from suites.explain import explain
+from suites.integrity import replaced
 from suites.runner import ORACLE, Runner
 from suites.session import (
     REPLAY,
@@ -55,6 +56,12 @@ def pytest_runtest_makereport(
     if report.passed and cases == 0 and not (runner and runner.deviating.failed):
         report.outcome = "failed"
         report.longrepr = "the test passed without judging a case"
+    if report.passed and (part := replaced()):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{part} is not what it was when the run began, so that a pass means nothing; "
+            "leave alone what judges"
+        )
     error = _cause(call.excinfo.value) if call.excinfo else None
     if isinstance(error, hypothesis.errors.Flaky | hypothesis.errors.Unsatisfiable):
         # Of a case that has lost the worker, another call may be one that is not made any more.

@@ -20,12 +20,30 @@ from kernels.worker.process import WorkerFault
 from kernels.worker.serve import one_line
 from kernels.worker.supervision import GivenUp
 from suites.capabilities import lacking, refusable_sizes
-from suites.cases import SPECIFICATIONS, Bounds, Case, Results, number, real, to_golden, to_torch
+from suites.cases import (
+    SPECIFICATIONS,
+    Bounds,
+    Case,
+    Results,
+    number,
+    real,
+    to_golden,
+    to_torch,
+    undisclosed,
+)
 from suites.comparison import difference, error_ratio, same_bits
 from suites.deviating import Deviating
 from suites.verdicts import Nonconformance
 from suites.watch.interpreter import KernelFault, Watch, watched
-from suites.watch.memory import Placed, Poison, peak_allocation, place, poisoned_allocations
+from suites.watch.memory import (
+    OutsideView,
+    Placed,
+    Poison,
+    inside_views,
+    peak_allocation,
+    place,
+    poisoned_allocations,
+)
 
 FAULTS: Final = 5  # of a worker, in one test: making the case smaller costs a worker each time
 
@@ -106,7 +124,8 @@ class Runner:
 
         Raises Nonconformance when the call fails or refuses, when it writes to an input or outside
         a tensor's view, reads or leaves behind what it must not, or runs another kernel than it
-        declares. Leaves the test or the example when the call is not supported.
+        declares; and when its result is that of an earlier call, or not yet complete. Leaves the
+        test or the example when the call is not supported.
         """
         try:
             results = self._call_twice(case)
@@ -118,8 +137,17 @@ class Runner:
         return results
 
     def _call_twice(self, case: Case) -> Results:
-        low = self._call_once(case, Poison.LOW)
-        high = self._call_once(case, Poison.HIGH)
+        held, low = self._call_once(case, Poison.LOW)
+        held_too, high = self._call_once(case, Poison.HIGH)
+        if _storages(held) & _storages(held_too):
+            raise Nonconformance("two calls returned the same memory", case)
+        if not same_bits(low, _copies(held)):
+            raise Nonconformance(
+                "the result of a call was written to after the call had returned",
+                case,
+                expected=low,
+                actual=_copies(held),
+            )
         if not same_bits(low, high):
             found = difference(case.specification.results, low, high)
             raise Nonconformance(
@@ -131,6 +159,20 @@ class Runner:
                 row=found.row if found else None,
             )
         return low
+
+    def judge_again(self, case: Case, other: Case) -> None:
+        """Call ``case``, and then ``other`` over the same memory: the second result is judged.
+
+        ``other`` has tensors of the same shapes, types and layouts, and the same numbers.
+        """
+        call = self.place(case)
+        call()
+        for name, tensor in self.place(other).tensors.items():
+            call.tensors[name].copy_(tensor)
+        actual = _copies(call())
+        bounds = other.bounds(self.implementation.dot)
+        self.require_close(other, other.expected(), actual, bounds, "over memory used before")
+        self.cases += 1
 
     def peak(self, case: Case) -> int:
         """How many bytes a call holds at its peak, beside its inputs: what it returns included.
@@ -233,10 +275,11 @@ class Runner:
             ) from error
         return None
 
-    def _call_once(self, case: Case, poison: Poison) -> Results:
+    def _call_once(self, case: Case, poison: Poison) -> tuple[Results, Results]:
+        """What the call returned, where it lies, and a copy of it on the CPU."""
         call = self.place(case, poison)
         with self._attempt(call) as watch:
-            with poisoned_allocations(poison):
+            with poisoned_allocations(poison), inside_views(call.placed):
                 returned = call.function(*call.arguments)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
@@ -248,20 +291,24 @@ class Runner:
                 raise Nonconformance(f"the call wrote outside {name}: {damage}", case)
         results = self._results(call, returned)
         self._require_kernel(case, watch.launches, results)
-        return tuple(result.clone().cpu() for result in results)
+        return results, _copies(results)
 
     @contextmanager
     def _attempt(self, call: "Call") -> Iterator[Watch]:
         """What goes wrong inside is a verdict on the case, or a reason to leave it."""
         case = call.case
         try:
-            with scheduled(int(case.digest, 16)), watched() as watch:
+            with (
+                undisclosed(self.implementation is not ORACLE),
+                scheduled(int(case.digest, 16)),
+                watched() as watch,
+            ):
                 yield watch
         except ToolchainMissing as missing:
             pytest.skip(str(missing))
         except torch.OutOfMemoryError as short:
             pytest.skip(f"{self.device} has too little memory: {' '.join(str(short).split())}")
-        except (KernelFault, LaunchFault) as fault:
+        except (KernelFault, LaunchFault, OutsideView) as fault:
             raise Nonconformance(str(fault), case) from fault
         except (WorkerFault, GivenUp) as fault:
             self._leave_worker(case, fault)
@@ -292,6 +339,13 @@ class Runner:
         each = returned if len(names) > 1 and isinstance(returned, Sequence) else (returned,)
         if not case.specification.plain and not all(isinstance(x, torch.Tensor) for x in each):
             raise Nonconformance(f"the call returned {kind}, no tensor", case)
+        for x in each:
+            if isinstance(x, torch.Tensor) and type(x) is not torch.Tensor:
+                raise Nonconformance(
+                    f"the call returned {type(x).__name__}, a subclass of torch.Tensor, which may "
+                    "be computed when it is looked at; return a plain one",
+                    case,
+                )
         try:
             results = case.results(returned)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -427,6 +481,15 @@ class Call:
         results = self.runner._results(self, returned)
         self.runner._require_kernel(self.case, watch.launches, results)
         return results
+
+
+def _storages(results: Results) -> set[int]:
+    """Where the memory of results begins, those without elements left out."""
+    return {result.untyped_storage().data_ptr() for result in results if result.numel()}
+
+
+def _copies(results: Results) -> Results:
+    return tuple(result.clone().cpu() for result in results)
 
 
 def _one_line(error: BaseException) -> str:

@@ -136,6 +136,15 @@ def test_scores_leave_the_range_of_their_type_as_ieee_says(
     assert result.data == (expected,)
 
 
+def test_infinities_of_both_signs_add_up_to_nan() -> None:
+    """As IEEE says; what a row holds that nobody looks at may be infinite."""
+    queries = tensor([[INF, INF, 1.0]])
+    keys = tensor([[1.0, -1.0, 1.0], [1.0, 1.0, -1.0]])
+    first, second = oracle.flat_group_gemm_fuse_reshape(queries, keys, 1, 1, 2).data
+    assert math.isnan(first)
+    assert second == INF
+
+
 def test_a_score_is_summed_exactly() -> None:
     queries, keys = tensor([[1e30, 1.0, -1e30]]), tensor([[1e8, 1.0, 1e8]])
     assert oracle.flat_group_gemm_fuse_reshape(queries, keys, 1, 0, 1).data == (1.0,)

@@ -214,7 +214,8 @@ def test_what_base_2_is_given_and_what_becomes_of_it() -> None:
     assert given["scale"] == 0.5 / LN2
 
     returned = torch.tensor([[[2.0, -math.inf]]]), torch.tensor([[[3.0, 0.0]]])
-    m, total = runner(named(STATS, lambda *a: returned), base=2).call(stats_case())
+    copies = named(STATS, lambda *a: tuple(each.clone() for each in returned))
+    m, total = runner(copies, base=2).call(stats_case())
     assert m.tolist() == [[[pytest.approx(2 * LN2, rel=2**-24), -math.inf]]]
     assert total.tolist() == [[[3.0, 0.0]]]
 

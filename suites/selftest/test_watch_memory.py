@@ -10,7 +10,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from golden.model import Layout
-from suites.watch.memory import Placed, Poison, peak_allocation, place, poisoned_allocations
+from suites.watch.memory import (
+    OutsideView,
+    Placed,
+    Poison,
+    inside_views,
+    peak_allocation,
+    place,
+    poisoned_allocations,
+)
 
 LAYOUTS: tuple[Layout, ...] = tuple(layout for layout in get_args(Layout) if layout != "wide")
 DTYPES = [torch.int32, torch.int64, torch.float32, torch.bfloat16, torch.bool]
@@ -346,3 +354,21 @@ def test_poison_is_not_counted() -> None:
         torch.empty(100)
     assert peak.bytes == 400
     assert not _get_current_dispatch_mode_stack()
+
+
+# --- what a call reaches by as_strided -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_as_strided_reaches_outside_a_view_is_told(layout: Layout) -> None:
+    placed = place(sample((3, 4), torch.int32, layout), layout, Poison.LOW, CPU)
+    view = placed.view
+    start = view.storage_offset()
+    with inside_views({"other": place(view, "padded", Poison.LOW, CPU)}):
+        view.as_strided((1,), (1,), start - 1)  # of a tensor that nobody looks at
+    with inside_views({"rows": placed}):
+        view.as_strided(view.shape, view.stride())
+        view.as_strided((2, 4), view.stride())
+        for reached in (start - 1, start + 1 + sum(view.stride()[d] * (3, 4)[d] for d in (0, 1))):
+            with pytest.raises(OutsideView, match="as_strided reaches outside rows"):
+                view.as_strided((1,), (1,), reached)

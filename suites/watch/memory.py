@@ -44,6 +44,19 @@ class Placed:
         """Whether an element of the view differs from its value at placement."""
         return bool((self._differs() & ~self._outside).any())
 
+    def reaches_outside(self, other: Tensor) -> bool:
+        """Whether another tensor has an element of this memory that is none of the view's.
+
+        Of memory around a wide view, and of a type of another width, it is not known: False.
+        """
+        memory = self._memory
+        if memory.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
+            return False
+        if memory.dim() != 1 or memory.element_size() != other.element_size():
+            return False
+        place = (other.shape, other.stride(), other.storage_offset())
+        return bool(self._outside.as_strided(*place).any())
+
     def damage(self) -> str | None:
         """How many elements outside the view changed, and where the first lies; or None."""
         damaged = (self._differs() & self._outside).nonzero()
@@ -153,6 +166,43 @@ def _extent(shape: Sequence[int], strides: Sequence[int]) -> int:
 def _bits(tensor: Tensor) -> Tensor:
     widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.view(widths[tensor.element_size()])
+
+
+# --- what an implementation reaches --------------------------------------------------------------
+
+
+class OutsideView(Exception):  # noqa: N818 - a verdict on a call
+    """A call made a tensor of memory that it was not given."""
+
+
+@contextmanager
+def inside_views(placed: Mapping[str, Placed]) -> Iterator[None]:
+    """Raises OutsideView when ``as_strided`` reaches outside the view of one of ``placed``.
+
+    Who puts back what was there leaves no trace.
+    """
+    with _Inside(placed):
+        yield
+
+
+class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, placed: Mapping[str, Placed]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._placed = placed
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket is torch.ops.aten.as_strided:
+            for name, placed in self._placed.items():
+                if placed.reaches_outside(result):
+                    raise OutsideView(f"as_strided reaches outside {name}")
+        return result
 
 
 # --- how much an implementation holds ------------------------------------------------------------

@@ -4,8 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from golden.model import Operation, Tensor
+from golden.model import Layout, Operation, Tensor
 from suites.cases import INDICES, ROWS, Case, to_torch
 from suites.contracts import contract, operations
 from suites.runner import Runner
@@ -145,6 +146,42 @@ def test_any_layout_gives_the_same_result_and_stays_inside(
 
 @contract("witness.layout.strides")
 @every_operation
+@pytest.mark.parametrize("layout", ["padded", "sliced", "transposed"])
+def test_the_stride_of_a_single_row_is_no_width(
+    implementation: Runner, operation: Operation, layout: Layout
+) -> None:
+    """Torch calls such a row contiguous; a token from beside it would mark the last segment."""
+    implementation.judge(
+        assemble(
+            operation,
+            learned=Tensor("int32", (1, 6), (0, 5, -1, -1, -1, -1), layout=layout),
+            lengths=Tensor("int32", (1,), (16,)),
+            segments=4,
+            keep=2,
+            replacements=4,
+        )
+    )
+
+
+@contract("witness.layout.strides")
+@every_operation
+@given(data=st.data())
+@settings(max_examples=10)
+def test_memory_that_is_used_again_is_read_again(
+    implementation: Runner, operation: Operation, data: st.DataObject
+) -> None:
+    """Allocators hand out the same addresses, and other values lie there then."""
+    case = data.draw(cases(operation, rows=st.just(2)))
+    learned, lengths = case.tensor(ROWS[operation]), case.tensor("context_lens")
+    other = {
+        ROWS[operation]: replace(learned, data=learned.data[::-1]),
+        "context_lens": replace(lengths, data=lengths.data[::-1]),
+    }
+    implementation.judge_again(case, case.changed(**other))
+
+
+@contract("witness.layout.strides")
+@every_operation
 @given(data=st.data())
 def test_one_length_broadcast_over_all_rows(
     implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
@@ -187,6 +224,25 @@ def test_rows_and_slots_may_be_gigabytes_apart(
     results = implementation.place(case, large={name: far})()
     implementation.require_same(
         case, near, tuple(result.cpu() for result in results), f"{name} is misread where it is wide"
+    )
+
+
+@contract("witness.duplicates.accepted")
+@every_operation
+@pytest.mark.parametrize("count", [128, 256, 2**16])
+def test_a_token_repeated_until_a_small_counter_wraps(
+    implementation: Runner, operation: Operation, count: int
+) -> None:
+    """In 8 or 16 bits so many marks are none, or fewer than none."""
+    implementation.judge(
+        assemble(
+            operation,
+            learned=Tensor("int32", (1, count), (7,) * count),
+            lengths=Tensor("int32", (1,), (16,)),
+            segments=4,
+            keep=count - 4,
+            replacements=4,
+        )
     )
 
 

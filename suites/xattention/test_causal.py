@@ -144,6 +144,19 @@ def test_any_offset(
     implementation_or_oracle.judge(case, dense.results(case))
 
 
+@contract("xattention.causal.every-offset")
+@pytest.mark.parametrize("operation", [STATS, NORMALISE])
+@pytest.mark.parametrize("far", [2**8, 2**11, 2**24])
+def test_positions_that_a_float_does_not_have(
+    implementation_or_oracle: Runner, operation: Operation, far: int
+) -> None:
+    """Past these, bf16, fp16 and fp32 lack every other integer."""
+    for ahead in (BLOCK, 1, 3):
+        case = small(operation, far + ahead, far)
+        if implementation_or_oracle.accepts(case):
+            implementation_or_oracle.judge(case, dense.results(case))
+
+
 @contract("xattention.causal.alignment-refused")
 @every_operation
 def test_offsets_are_refused_or_heeded(

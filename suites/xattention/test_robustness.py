@@ -237,6 +237,23 @@ def test_strides_do_not_matter(
     )
 
 
+@contract("xattention.addressing.strides")
+@every_operation
+@given(data=st.data())
+@few
+def test_memory_that_is_used_again_is_read_again(
+    implementation: Runner, operation: Operation, data: st.DataObject
+) -> None:
+    """Allocators hand out the same addresses, and other values lie there then."""
+    case = data.draw(cases(operation))
+
+    def backwards(_: str, tensor: Tensor) -> Tensor:
+        values = to_torch(tensor)
+        return to_golden(values.flatten().flip(0).reshape(values.shape), tensor.layout)
+
+    implementation.judge_again(case, mapped(case, backwards))
+
+
 WIDE = [
     *[(o, name) for o in (SCORES, ESTIMATE) for name in ("query_states", "key_states")],
     *[(o, "attn_weights_slice") for o in SOFTMAX],

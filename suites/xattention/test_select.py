@@ -119,6 +119,25 @@ def test_reaching_the_threshold_is_not_being_below_it(
         )
 
 
+NARROW: list[tuple[list[float], int, float, set[int]]] = [
+    ([0.5, 1, 1 + 2**-12, 0.5], 3, 0.5, {0, 2, 3}),  # equal in fp16 and in tf32
+    ([0.5, 1 + 2**-12, 1, 0.5], 3, 0.5, {0, 1, 3}),
+    ([8999, 1000, 0.5, 0.5], 3, 0.9, {0, 1, 3}),  # M is 0.89995, and fp16 has 0.8999 for 0.9
+    ([7000, 2999, 0.5, 0.5], 3, 0.7, {0, 3}),  # M is 0.70005, and fp16 has 0.7002 for 0.7
+]
+
+
+@contract("xattention.select.threshold")
+@operations(SELECT)
+def test_what_half_precision_cannot_tell_apart(implementation_or_oracle: Runner) -> None:
+    """Sums in fp32 and the threshold count as they are; an fp32 computation is sure of each."""
+    for row, diagonal, threshold, wanted in NARROW:
+        sums = torch.tensor(row).reshape(1, 1, 1, -1)
+        inputs = {"input_tensor": to_golden(sums), "threshold": real(threshold)}
+        case = Case(SELECT, {**inputs, "current_index": diagonal, "causal": True})
+        require_selected(implementation_or_oracle, case, wanted)
+
+
 @contract("xattention.select.threshold")
 @operations(SELECT)
 @given(case=causal, future=st.sampled_from([1.0, 3e4]))

@@ -1,0 +1,116 @@
+"""The honest variants differ from each other, and pass: a small part here, all of it elsewhere."""
+
+import pkgutil
+from pathlib import Path
+from typing import Final
+
+import pytest
+import torch
+
+from golden import files
+from kernels import catalog
+from suites.cases import MERGE, NORMALISE, ROWS, SCORES, SELECT, STATS, Case
+from suites.mutation import honest
+from suites.mutation.calling import run
+from suites.mutation.honest.__main__ import main
+from suites.runner import Runner
+from suites.selftest.whole_runs import ROOT, run_pytest
+from suites.strategies.xattention import OPERATIONS
+
+SHARED: Final = {"estimation", "rows", "__main__"}
+QUICK: Final[list[tuple[str, list[str]]]] = [
+    ("suites/witness/test_differential.py::test_a_few_rows", [*ROWS]),
+    ("suites/xattention/test_bounds.py::test_ordinary_cases", [STATS, MERGE, NORMALISE, SCORES]),
+]
+ESTIMATES: Final = "suites/xattention/test_estimate.py::test_chunks_of_another_size_change_nothing"
+TIES: Final = (
+    "suites/xattention/test_select.py::"
+    "test_how_many_of_equal_sums_are_selected_does_not_depend_on_their_order"
+)
+
+
+def runner(name: str) -> Runner:
+    return Runner(catalog.load(f"{honest.__name__}.{name}"), torch.device("cpu"))
+
+
+def test_every_variant_is_listed() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(honest.__path__)}
+    assert modules - SHARED == {*honest.VARIANTS}
+
+
+@pytest.mark.parametrize("name", honest.VARIANTS)
+def test_a_variant_has_all_that_a_kernel_author_has(name: str) -> None:
+    assert {*runner(name).implementation.operations} == {*ROWS, *OPERATIONS}
+
+
+@pytest.mark.parametrize("name", honest.VARIANTS)
+def test_vectors_raise_no_alarm(name: str) -> None:
+    variant = runner(name)
+    for operation, vector in files.all_vectors():
+        if operation in variant.implementation.operations:
+            variant.judge_vector(Case(operation, vector.inputs), vector)
+    assert variant.cases > 300
+
+
+@pytest.mark.parametrize("name", honest.VARIANTS)
+def test_generated_cases_raise_no_alarm(name: str) -> None:
+    variant = runner(name)
+    for test, operations in QUICK:
+        for operation in operations:
+            run(test, variant, {"operation": operation})
+    for test in (ESTIMATES, TIES):
+        run(test, variant)
+    assert variant.error_ratio is not None
+    assert variant.error_ratio <= 1
+
+
+def test_no_two_variants_compute_alike() -> None:
+    """Else there would be fewer ways than it seems. fp64 comes to what compensation does."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 1, 8, 128, generator=generator)
+    kept = {}
+    for name in {*honest.VARIANTS} - {"double"}:
+        _, total = runner(name).implementation.operations[STATS](x, 4, 4, 1.0)
+        kept[name] = tuple(total.flatten().tolist())
+    assert len({*kept.values()}) == len(kept)
+
+
+def test_ties_come_in_either_order() -> None:
+    sums = torch.tensor([1.0, 2.0, 2.0, 1.0]).reshape(1, 1, 1, 4)
+    selected = {
+        name: runner(name).implementation.operations[SELECT](sums, 3, 0.5).flatten().tolist()
+        for name in honest.VARIANTS
+    }
+    assert selected["backwards"] == [True, False, True, True]
+    assert selected["tiles"] == [True, True, False, True]
+
+
+def test_a_seed_gives_the_same_bytes_whatever_the_workers(tmp_path: Path) -> None:
+    """But for the first line, which says how the run was asked for."""
+    module = str(ROOT / "suites" / "xattention" / "test_merge.py")
+    records = []
+    for workers in ("0", "2"):
+        folder = tmp_path / workers
+        folder.mkdir()
+        name = f"{honest.__name__}.tiles"
+        result = run_pytest(folder, "--impl", name, "--seed", "5", "-n", workers, module)
+        assert result.returncode == 0, result.stdout
+        records.append((folder / ".conformance" / "record.jsonl").read_bytes().splitlines()[1:])
+    assert records[0] == records[1]
+    assert len(records[0]) > 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--seeds", "3", "3"], "from A up to, not including, B"),
+        (["dishonest"], "dishonest: no such variant; use one of backwards"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert said in capsys.readouterr().err
