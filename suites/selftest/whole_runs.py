@@ -17,7 +17,8 @@ def run_pytest(
     folder: Path, *arguments: str, path: Sequence[Path] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run pytest in a folder of the user's; modules can be imported from there, and ``path``."""
-    ours = ("PYTEST", "GITHUB")  # what a job or another run has set is not for this one
+    # What a job or another run has set is not for this one; under CI, pytest prints more.
+    ours = ("PYTEST", "GITHUB", "CI")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     environment.pop("FORCE_COLOR", None)
     return subprocess.run(
