@@ -12,7 +12,7 @@ from reports.reading import Record
 SPILLS: Final = ("spill_stores", "spill_loads", "spilled_registers")
 WARNING: Final = ("registers", "static_shared", "dynamic_shared", "stack")
 FIGURES: Final = (*SPILLS, *WARNING, "occupancy", "code")
-TOOLCHAIN: Final = ("triton", "nvidia-cuda-nvrtc")  # what makes machine code
+TOOLCHAIN: Final = ("triton", "ptxas", "nvrtc")  # what makes machine code, as a record has it
 MIB: Final = {"peak MiB": 1.0, "peak KiB": 1 / 1024}  # by the quantities that are peaks
 SHARE, LEAST = 0.01, 2.0  # of a peak, and MiB: it may grow by the larger of the two
 

@@ -31,7 +31,7 @@ from golden.record import (
 
 WIDTH, WIDEST = 120, 1000  # characters
 DISTRIBUTION = "sparse-conformance"
-TOOLS = ("torch", "triton", "nvidia-cuda-nvrtc", "numpy", "hypothesis", "pytest")
+TOOLS = ("torch", "triton", "numpy", "hypothesis", "pytest")
 STYLES: dict[str, str] = {"passed": "green", "deviates": "green", "unsupported": "yellow"}
 
 

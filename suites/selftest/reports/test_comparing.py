@@ -267,13 +267,13 @@ def test_compiled_figures_are_exact(name: str, tmp_path: Path) -> None:
 
 def test_figures_of_two_compilers_are_not_compared(tmp_path: Path) -> None:
     base = write(tmp_path / "a.jsonl", header(BASE), compiled(40, 0))
-    other = header(versions={"triton": "3.6.0"})
+    other = header(versions=header().versions | {"ptxas": "13.0"})
     found = compare(base, write(tmp_path / "b.jsonl", other, compiled(255, 9)))
     assert found.resources == ()
     (line,) = found.undecided
     assert line.metric == "compiled figures"
-    assert "triton 3.7.1" in line.reason
-    assert "triton 3.6.0" in line.reason
+    assert "base was compiled by triton 3.7.1, ptxas ?" in line.reason
+    assert "head by triton 3.7.1, ptxas 13.0" in line.reason
 
 
 @pytest.mark.parametrize(
