@@ -74,7 +74,8 @@ def decide(found: Found, accepted: Iterable[str]) -> tuple[Decision, str, str]:
     waived = [each.reason for each in found.missing if each.on_gpu and GPU in accepted]
     missing = [each for each in found.missing if each.reason not in waived]
     if missing or not _measured(found):
-        reason = missing[0].reason if missing else "no test was run"
+        idle = (line.detail for line in found.conformance if line.finding == "not-run")
+        reason = missing[0].reason if missing else next(idle, "no test was run")
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
         word = "Not decided" if _measured(found) else "Nothing was measured"
         next_ = "Run it again where that is not missing."
