@@ -124,7 +124,7 @@ def flat_group_gemm_fuse_reshape(
         for i in range(height):
             for j in range(width):
                 factors = list(oracle.tile(queries, keys, i, j, stride))
-                value = math.fsum(q * k for q, k in factors)
+                value = oracle.sum_of_products(factors)
                 open_ = is_causal and j > chunk_start + i
                 error = score_error(factors, dtype, dot)
                 bounds.append(ANY_FINITE if open_ else tolerance(value, error, out_dtype or dtype))
@@ -417,9 +417,7 @@ def estimate_errors(
         for i, row in enumerate(x):
             tiles = (list(oracle.tile(queries, keys, i, j, stride)) for j in range(len(row)))
             of_scores = [
-                stored_error(
-                    math.fsum(q * k for q, k in each), score_error(each, dtype, dot), dtype
-                )
+                stored_error(oracle.sum_of_products(each), score_error(each, dtype, dot), dtype)
                 for each in tiles
             ]
             values.append(oracle.weights(row, *oracle.row_stats(row)))

@@ -67,8 +67,13 @@ def tile(
 
 
 def antidiagonal(queries: Sequence[Row], keys: Sequence[Row], i: int, j: int, stride: int) -> float:
-    """The sum of the products of a tile, each of which is exact: 24 bits by 24 bits."""
-    products = [q * k for q, k in tile(queries, keys, i, j, stride)]
+    """The score of a tile."""
+    return sum_of_products(tile(queries, keys, i, j, stride))
+
+
+def sum_of_products(factors: Iterable[tuple[float, float]]) -> float:
+    """Exact but for one rounding: so is each product, 24 bits by 24 bits."""
+    products = [q * k for q, k in factors]
     if math.inf in products and -math.inf in products:  # which fsum refuses to add
         return math.nan
     return math.fsum(products)

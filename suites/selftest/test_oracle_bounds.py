@@ -768,3 +768,15 @@ def test_a_lost_key_a_coarse_sum_and_a_wrong_scale_are_caught() -> None:
     scaled = Softmax(1.001, False, False, 0).two_passes(row, pairwise)[1]
     for wrong in (lost, coarse, scaled):
         assert worst(np.array([wrong]), total, bound) > 1
+
+
+def test_infinities_of_both_signs_in_a_tile_have_a_bound() -> None:
+    """Their sum is NaN, which has to come as such: there is no error to allow."""
+    queries = tensor(np.array([[math.inf], [-math.inf], [0.0], [0.0]]))
+    keys = tensor(np.ones((4, 1)))
+    bound = bounds.flat_group_gemm_fuse_reshape(queries, keys, 2, 0, 2, is_causal=False)
+    expected = oracle.flat_group_gemm_fuse_reshape(queries, keys, 2, 0, 2, False)
+    assert [math.isnan(x) for x in expected.data] == [True, True, False, False]
+    assert bound.data[:2] == (0.0, 0.0)
+    sums, _ = bounds.xattn_estimate(queries, keys, 2, 2, causal=False)
+    assert not any(map(math.isnan, sums.data))
