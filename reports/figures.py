@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from golden.record import Measurement, Mutant
+from golden.record import Mutant
 from reports.model import Kill, Kills, Memory, Resource, Undecided
 from reports.reading import Record
 
@@ -44,10 +44,11 @@ def resources(
 
 def compiled(records: Iterable[Record]) -> dict[Compiled, dict[str, float]]:
     found: dict[Compiled, dict[str, float]] = defaultdict(dict)
-    for line in _measurements(records):
-        if line.quantity in FIGURES:
-            key = line.implementation, line.subject, line.variant
-            found[key][line.quantity] = line.value
+    for record in records:
+        for line in record.measurements:
+            if line.quantity in FIGURES:
+                key = line.implementation, line.subject, line.variant
+                found[key][line.quantity] = line.value
     return found
 
 
@@ -142,7 +143,3 @@ def mutants(head: Iterable[Record]) -> Iterator[Kill]:
     for record in head:
         for each in record.mutants:
             yield Kill(each.implementation, each.mutant, each.outcome, each.contracts)
-
-
-def _measurements(records: Iterable[Record]) -> Iterator[Measurement]:
-    return (line for record in records for line in record.measurements)

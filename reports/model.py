@@ -169,7 +169,6 @@ class Report(msgspec.Struct, frozen=True):
     base: Side | None
     head: Side | None
     accepted: tuple[str, ...] = ()
-    unusable: tuple[str, ...] = ()
     conformance: tuple[Conformance, ...] = ()
     accuracy: tuple[Accuracy, ...] = ()
     speed: tuple[Timing, ...] = ()

@@ -357,7 +357,3 @@ def good() -> Report:
         mutants=_kills(),
         measured=(*_times(1.0), *_rates(), *_peaks(), *_registers()),
     )
-
-
-def unusable(text: str) -> Report:
-    return Report("unusable", f"Not usable: {text}", "Run it again.", 2, None, None, (), (text,))

@@ -128,11 +128,6 @@ def test_what_there_is_nothing_of_has_no_heading() -> None:
     assert [tag for tag, _ in Outline(html.render(EMPTY)).of("h1", "h2", "h3", "details")] == ["h1"]
 
 
-def test_records_that_cannot_be_used_are_named() -> None:
-    report = msgspec.structs.replace(EMPTY, unusable=("head.jsonl: <empty>; run it again",))
-    assert "head.jsonl: &lt;empty&gt;; run it again" in html.render(report)
-
-
 def test_what_is_between_backticks_is_code_and_nothing_more() -> None:
     report = msgspec.structs.replace(EMPTY, next="Label it `perf-<accepted>`, `")
     assert "Label it <code>perf-&lt;accepted&gt;</code>, `" in html.render(report)
