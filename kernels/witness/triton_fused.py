@@ -54,8 +54,8 @@ def _marks(
     """The bit of each token's segment, in a mask of the 64 segments from ``first`` on."""
     segment = tl.minimum(token.to(tl.int64) * effective // length, segments - 1) - first
     marked = (token >= 0) & (segment >= 0) & (segment < 64)
-    bit = tl.where(marked, segment, 0)
-    return tl.where(marked, tl.full(token.shape, 1, tl.int64) << bit, 0)
+    # A bit beyond the mask is poison, and left out with its token.
+    return tl.where(marked, tl.full(token.shape, 1, tl.int64) << segment, 0)
 
 
 @triton.jit
