@@ -1,5 +1,6 @@
 """False alarms: the main job on the honest variants, over many seeds. None may fail.
 
+What became of each variant is left in .conformance/honest.jsonl, whether or not it all went well.
 Exit codes: 0, none did; 1, one did, or a run came to no end; 2, a mistake on the command line.
 """
 
@@ -7,21 +8,23 @@ import argparse
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 import msgspec
+import torch
 from rich import box
 from rich.table import Table
 
-from golden.record import Footer, Line, Verdict
+from golden.record import Footer, Line, Measurement, Verdict
 from suites import recording
 from suites.mutation import honest
 from suites.session import ROOT
 
+RECORD: Final = Path(".conformance/honest.jsonl")
 SUITES: Final = ("suites/test_golden.py", "suites/witness", "suites/xattention")
 
 
@@ -31,11 +34,13 @@ class Tally:
 
     runs: int = 0
     cases: int = 0
-    ratio: float = 0.0  # the largest |error| / bound
+    failures: int = 0
+    error_ratio: float = 0.0  # the largest
 
     def add(self, verdict: Verdict) -> None:
         self.cases += verdict.cases
-        self.ratio = max(self.ratio, verdict.error_ratio or 0.0)
+        self.failures += _failed(verdict)
+        self.error_ratio = max(self.error_ratio, verdict.error_ratio or 0.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,9 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{unknown}: no such variant; use one of {', '.join(honest.VARIANTS)}")
     tallies = {name: Tally() for name in options.variant or honest.VARIANTS}
     failures = [problem for seed in seeds for problem in _run(seed, tallies, options.jobs)]
+    status = 1 if failures else 0
+    _write(RECORD, tallies, seeds, sys.argv[1:], status)
     print(recording.render(_table(tallies)))
-    print("\n".join(failures))
-    return 1 if failures else 0
+    print("\n".join([*failures, f"record: {RECORD}"]))
+    return status
+
+
+def _failed(verdict: Verdict) -> bool:
+    return verdict.status not in ("passed", "not-run")
 
 
 def _run(seed: int, tallies: dict[str, Tally], jobs: str) -> Iterator[str]:
@@ -77,19 +88,46 @@ def _run(seed: int, tallies: dict[str, Tally], jobs: str) -> Iterator[str]:
     for verdict in verdicts:
         if verdict.implementation in modules:
             tallies[modules[verdict.implementation]].add(verdict)
-        if verdict.status not in ("passed", "not-run"):
+        if _failed(verdict):
             yield f"seed {seed}: {verdict.status}: {verdict.test}: {verdict.detail}"
     for tally in tallies.values():
         tally.runs += 1
 
 
+def _write(
+    path: Path,
+    tallies: Mapping[str, Tally],
+    seeds: range,
+    arguments: Sequence[str],
+    status: int,
+) -> None:
+    header = recording.header(ROOT, torch.device("cpu"), seeds.start, tallies, arguments)
+    lines: list[Line] = [
+        Measurement(name, "main job", quantity, f"seeds {seeds.start} to {seeds.stop - 1}", value)
+        for name, tally in tallies.items()
+        for quantity, value in asdict(tally).items()
+    ]
+    cases = sum(tally.cases for tally in tallies.values())
+    recording.begin(path, header)
+    with path.open("ab") as file:
+        file.writelines(
+            msgspec.json.encode(line) + b"\n" for line in [*lines, Footer({}, cases, status)]
+        )
+
+
 def _table(tallies: dict[str, Tally]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("variant")
-    for heading in ("runs", "cases", "|error| / bound"):
+    for heading in ("runs", "cases", "failures", "|error| / bound"):
         table.add_column(heading, justify="right")
     for name, tally in tallies.items():
-        table.add_row(name, str(tally.runs), f"{tally.cases:,}", f"{tally.ratio:.2f}")
+        table.add_row(
+            name,
+            str(tally.runs),
+            f"{tally.cases:,}",
+            str(tally.failures),
+            f"{tally.error_ratio:.2f}",
+        )
     return table
 
 
