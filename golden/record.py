@@ -97,8 +97,9 @@ class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pair"):
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="mutant"):
     """What became of one mutant of an implementation.
 
-    ``contracts``: those whose tests killed it. ``cases`` and ``seconds``: until the first of them
-    did, or of the whole run.
+    ``contracts``: those of the test that killed it. ``cases`` and ``seconds``: until it did, or of
+    the whole run. Where the other tests were run as well, ``kills`` has the contracts of all that
+    failed but the golden vectors, by the operations that they call, and ``vectors`` these.
     """
 
     implementation: str
@@ -107,6 +108,8 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="mutan
     contracts: tuple[str, ...]
     cases: int
     seconds: float
+    kills: dict[str, tuple[str, ...]] = {}
+    vectors: tuple[str, ...] = ()
 
 
 class Footer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="footer"):

@@ -1,7 +1,8 @@
 """Mutants of the kernels by rule, and whether the suite finds them: ``python -m suites.mutation``.
 
 Exit codes: 0, every mutant was killed or is listed in equivalent.toml; 1, one survived that is not,
-or an entry there is stale, or the suite fails without a mutant; 2, a mistake on the command line.
+or an entry there is stale, or the suite fails without a mutant, or, with --matrix, a contract or a
+note of a vector is not closed; 2, a mistake on the command line.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import torch
 from golden import files
 from kernels.cuda import ToolchainMissing, host
 from suites import recording
-from suites.mutation import equivalent, kept, summary
+from suites.mutation import closure, equivalent, kept, summary
 from suites.mutation.engine import ROOT, Engine, Outcome, run
 from suites.mutation.equivalent import Equivalent, EquivalentError
 from suites.mutation.mutants import FILES, Mutant, mutants
@@ -36,7 +37,7 @@ class Keeping(Engine):
     """Says what becomes of each mutant as it happens, and keeps it."""
 
     def ended(self, mutant: Mutant, outcome: Outcome) -> None:
-        kept.keep(mutant, outcome)
+        kept.keep(mutant, outcome, whole=mutant.implementation in self.whole)
         number = f"{len(self.outcomes)}/{len(self.mutants)}"
         by = f" by {outcome.test.rpartition('::')[2]}" if outcome.test else ""
         print(f"{number} {outcome.kind} {mutant.name}{by}", flush=True)
@@ -59,7 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print("\n".join(map(summary.shown, selected)))
         return 0
-    known = {mutant: found for mutant in selected if (found := kept.find(mutant))}
+    whole = (closure.FOR,) if options.matrix else ()
+    known = {
+        mutant: found
+        for mutant in selected
+        if (found := kept.find(mutant, whole=mutant.implementation in whole))
+    }
     missing = [mutant for mutant in selected if mutant not in known]
     if missing:
         try:
@@ -67,12 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 host.compiler()
         except ToolchainMissing as error:
             parser.error(str(error))
-        engine = Keeping(missing, options.jobs)
+        engine = Keeping(missing, options.jobs, whole)
         if run(missing, engine):
             return 1
         known |= {mutant: engine.outcomes[mutant.name] for mutant in missing}
     outcomes = {mutant: known[mutant] for mutant in selected}
-    return report(outcomes, every, equivalents, sys.argv[1:])
+    closed = whole and {m for m in every if m.implementation in whole} <= {*selected}
+    return report(outcomes, every, equivalents, sys.argv[1:], closed=bool(closed))
 
 
 def _parser() -> Parser:
@@ -81,6 +88,11 @@ def _parser() -> Parser:
     parser.add_argument("--impl", action="append", choices=FILES, help="may be repeated")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of them, always the same")
     parser.add_argument("--list", action="store_true", help="show them, and test none")
+    parser.add_argument(
+        "--matrix",
+        action="store_true",
+        help=f"run all tests on each mutant of {closure.FOR}, and say what no contract finds alone",
+    )
     parser.add_argument("-j", dest="jobs", type=int, default=os.cpu_count(), metavar="N")
     return parser
 
@@ -106,15 +118,22 @@ def report(
     every: Sequence[Mutant],
     equivalents: Mapping[str, Equivalent],
     arguments: Sequence[str],
+    *,
+    closed: bool = False,
 ) -> int:
-    """Print what became of the mutants and write the record; the exit code."""
+    """Print what became of the mutants and write the record; the exit code.
+
+    ``closed``: whether closure is to be judged, for the outcomes are a whole matrix.
+    """
     found = summary.lines(outcomes, equivalents)
     by_name = {mutant.name: outcome for mutant, outcome in outcomes.items()}
     stale = equivalent.problems(equivalents, every, by_name)
     survived = [line.mutant for line in found if line.outcome == "survived"]
-    status = 1 if stale or survived else 0
+    contracts = list(files.load_contracts())
+    gaps = closure.gaps(found, contracts, files.all_vectors()) if closed else []
+    status = 1 if stale or survived or gaps else 0
 
-    print(recording.render(summary.by_contract(found, list(files.load_contracts()))))
+    print(recording.render(summary.by_contract(found, contracts)))
     print("mutants that the tests of a contract were the first to kill\n")
     print(recording.render(summary.by_implementation(found)))
     for mutant, outcome in outcomes.items():
@@ -124,6 +143,8 @@ def report(
             print(f"\ntimed-out: {summary.shown(mutant)}")
     for problem in stale:
         print(f"\nequivalent: {problem}")
+    for gap in gaps:
+        print(f"\nclosure: {gap}")
     stillborn = len(outcomes) - len(found)
     names = [name for name in FILES if any(m.implementation == name for m in outcomes)]
     header = recording.header(ROOT, torch.device("cpu"), 0, names, arguments)

@@ -14,10 +14,9 @@ from typing import Final
 import msgspec
 
 from kernels import catalog
-from suites.session import ROOT
+from suites.mutation.edits import changed
 
 PATH: Final = Path(__file__).with_suffix(".toml")
-KERNELS: Final = ROOT / "kernels"
 
 
 class Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -60,8 +59,10 @@ class BugClasses(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shown: tuple[Shown, ...]
     absent: tuple[Absent, ...]
 
-    def __iter__(self) -> Iterator[Class]:
-        yield from (*self.planted, *self.shown, *self.absent)
+    def __iter__(self) -> Iterator[Planted | Shown | Absent]:
+        yield from self.planted
+        yield from self.shown
+        yield from self.absent
 
 
 def load() -> BugClasses:
@@ -69,21 +70,9 @@ def load() -> BugClasses:
     return msgspec.convert(tomllib.loads(PATH.read_text(encoding="utf-8")), BugClasses)
 
 
-def planted_text(entry: Planted) -> str:
-    """The file with the bug in it. Raises ValueError where it no longer says what is changed."""
-    text = (KERNELS / entry.file).read_text(encoding="utf-8")
-    for before, after in entry.changes:
-        if text.count(before) != 1:
-            raise ValueError(
-                f"{entry.name}: {entry.file} says {before!r} {text.count(before)} times, not once; "
-                f"mend the entry in {PATH.name}"
-            )
-        text = text.replace(before, after)
-    return text
-
-
 def plant(entry: Planted, folder: Path) -> catalog.Implementation:
     """The implementation with the bug, by way of a file in ``folder``, which is on the path."""
     name = "planted_" + re.sub(r"\W+", "_", entry.name)
-    (folder / f"{name}.py").write_text(planted_text(entry), encoding="utf-8")
+    text = changed(entry.name, entry.file, entry.changes)
+    (folder / f"{name}.py").write_text(text, encoding="utf-8")
     return catalog.load(name)

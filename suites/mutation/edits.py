@@ -1,9 +1,22 @@
-"""An edit of a file's text, and which of a rule's many are made."""
+"""Edits of a file's text: by rule, and which of a rule's many are made; and by hand."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Final
 from zlib import crc32
+
+from kernels import catalog
+
+KERNELS: Final = Path(catalog.__file__).parent
+
+
+@cache
+def text_of(file: str) -> str:
+    """What a file below `kernels` says."""
+    return (KERNELS / file).read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -49,3 +62,19 @@ def chosen(edits: Iterable[Edit], text: str) -> list[Edit]:
     for edit in edits:
         drawn[edit.site] = min(drawn.get(edit.site, edit), edit, key=draw)
     return sorted(drawn.values(), key=lambda edit: (edit.start, edit.rule))
+
+
+def changed(name: str, file: str, changes: Iterable[tuple[str, str]]) -> str:
+    """A file below `kernels` with each change made: what it says once, and what is to stand there.
+
+    Raises ValueError, with the ``name`` of what asks for it, where the file says something else.
+    """
+    text = text_of(file)
+    for before, after in changes:
+        if text.count(before) != 1:
+            raise ValueError(
+                f"{name}: {file} says {before!r} {text.count(before)} times, not once; "
+                "mend the entry"
+            )
+        text = text.replace(before, after)
+    return text

@@ -11,9 +11,10 @@ import resource
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import product
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -40,9 +41,12 @@ ELSEWHERE: Final = "test_nothing_hangs_on_asserts"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant. ``contracts``: of the test that failed first; of all, in a matrix.
+    """What became of a mutant.
 
-    ``cases`` and ``seconds``: up to the first failure, or all of them. ``why``: how it failed.
+    ``contracts``: of the test that failed first. ``cases`` and ``seconds``: up to that failure, or
+    all of them. ``why``: how it failed. Of all that failed in a run that came to its end,
+    ``vectors`` are the golden ones, and ``kills`` the contracts of the other tests by the
+    operations that these call.
     """
 
     kind: Literal["killed", "survived", "timed-out", "stillborn"]
@@ -51,6 +55,8 @@ class Outcome:
     seconds: float = 0.0
     test: str = ""
     why: str = ""
+    kills: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    vectors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,18 +85,21 @@ class _Child:
 class Engine:
     """A pytest plug-in that runs the tests not once but once a mutant, several mutants at a time.
 
-    ``outcomes`` has what became of each, in the order in which they ended.
+    ``outcomes`` has what became of each, in the order in which they ended. ``whole``: the
+    implementations whose mutants go through all tests, those that were killed too.
     """
 
-    def __init__(self, mutants: Sequence[Mutant], jobs: int) -> None:
+    def __init__(self, mutants: Sequence[Mutant], jobs: int, whole: Container[str] = ()) -> None:
         self.mutants = mutants
         self.jobs = jobs
+        self.whole = whole
         self.outcomes: dict[str, Outcome] = {}
         self._said = _Report(False, 0, "")
 
     @pytest.hookimpl(trylast=True)
-    def pytest_configure(self) -> None:
-        """No failure is made smaller: that one is there is all that is asked."""
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """No failure is made smaller or traced: that one is there is all that is asked."""
+        config.option.tbstyle = "value"
         phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
         hypothesis.settings.register_profile(
             "mutants", hypothesis.settings.get_profile("conformance"), phases=phases
@@ -128,10 +137,10 @@ class Engine:
         """
         first: dict[str, pytest.Item] = {}
         for item in items:
-            if item.path.name == "test_golden.py":
+            if _is_vector(item):
                 first.setdefault(item.name.partition("/")[0], item)
-        for item, following in zip(first.values(), [*list(first.values())[1:], None], strict=True):
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        for item in first.values():
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
             if self._said.failed:
                 raise pytest.UsageError(
                     f"{item.nodeid} fails without any mutant, {self._said.why}; "
@@ -179,16 +188,23 @@ class Engine:
             implementation = install(mutant, folder)
         except Stillborn as reason:
             return pipe.send(str(reason))
-        for test, following in zip(tests, [*tests[1:], None], strict=True):
+        known: set[tuple[str, str]] = set()  # what has been found to fail
+        for test in tests:
+            about = {*product(operations_of(test), _contracts(test))}
+            if about and about <= known and not _is_vector(test):
+                pipe.send(_Report(False, 0, "", _used() - begun))  # it has no more to say
+                continue
             parameters = _parameters(test)
             for fixture in parameters.keys() & {*RUNNERS}:
                 parameters[fixture] = implementation
             self._said = _Report(False, 0, "")
             _allow(LIMIT)
-            test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+            test.config.hook.pytest_runtest_protocol(item=test, nextitem=None)
             pipe.send(replace(self._said, seconds=_used() - begun))
-            if self._said.failed:
+            if self._said.failed and mutant.implementation not in self.whole:
                 return None
+            if self._said.failed and not _is_vector(test):
+                known |= about
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Of the three reports of a test, the failure if there is one."""
@@ -203,10 +219,11 @@ class Engine:
 def tests_of(mutant: Mutant, items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """The tests that may kill a mutant: those of its implementation that call what it makes wrong.
 
-    The golden vectors first. Of the other tests first one example of each, then the next of each.
+    The golden vectors first. Of the other tests first one example of each, then the next of each,
+    and before those that generate cases by the hundred the ones that need a few.
     """
     examples: Counter[tuple[str, str]] = Counter()
-    keys: dict[pytest.Item, tuple[int, int]] = {}
+    keys: dict[pytest.Item, tuple[int, int, bool]] = {}
     for item in items:
         names = {getattr(_parameters(item).get(fixture), "name", "") for fixture in RUNNERS}
         function = str(item.path), item.name.partition("[")[0]
@@ -217,8 +234,9 @@ def tests_of(mutant: Mutant, items: Iterable[pytest.Item]) -> Iterator[pytest.It
         sanitized = item.path.parent.name == "sanitize"
         if sanitized and mutant.implementation != "cuda":
             continue
-        stage = 0 if item.path.name == "test_golden.py" else 2 if sanitized else 1
-        keys[item] = (stage, 0 if stage == 0 else examples[function])
+        stage = 0 if _is_vector(item) else 2 if sanitized else 1
+        generates = any(item.iter_markers("hypothesis"))
+        keys[item] = (stage, 0 if stage == 0 else examples[function], generates)
         examples[function] += 1
     yield from sorted(keys, key=keys.__getitem__)
 
@@ -248,12 +266,17 @@ def _outcome(child: _Child) -> Outcome:
     if child.stillborn is not None:
         return Outcome("stillborn", why=child.stillborn)
     reports, tests = child.reports, child.tests
+    failed = [test for test, report in zip(tests, reports, strict=False) if report.failed]
+    if failed:
+        reports = reports[: tests.index(failed[0]) + 1]
     cases = sum(report.cases for report in reports)
     seconds = reports[-1].seconds if reports else 0.0
-    if reports and reports[-1].failed:
-        last = tests[len(reports) - 1]
-        cases, why = max(cases, 1), reports[-1].why
-        return Outcome("killed", _contracts(last), cases, seconds, last.nodeid, why)
+    if failed:
+        first, cases, why = failed[0], max(cases, 1), reports[-1].why
+        killed = Outcome("killed", _contracts(first), cases, seconds, first.nodeid, why)
+        if child.process.exitcode:
+            return killed
+        return replace(killed, kills=_kills(failed), vectors=_vectors(failed))
     if len(reports) == len(tests):
         return Outcome("survived", (), cases, seconds)
     # The process has ended during the test after the last that it has told of.
@@ -269,6 +292,24 @@ def _outcome(child: _Child) -> Outcome:
 
 def _contracts(item: pytest.Item) -> tuple[str, ...]:
     return tuple(sorted({id_ for mark in item.iter_markers("contract") for id_ in mark.args}))
+
+
+def _kills(failed: Iterable[pytest.Item]) -> dict[str, tuple[str, ...]]:
+    kills: dict[str, set[str]] = {}
+    for item in failed:
+        if not _is_vector(item):
+            for operation in operations_of(item):
+                kills.setdefault(operation, set()).update(_contracts(item))
+    return {operation: tuple(sorted(kills[operation])) for operation in sorted(kills)}
+
+
+def _vectors(failed: Iterable[pytest.Item]) -> tuple[str, ...]:
+    """By operation and id, ``segment_of/an-id``."""
+    return tuple(item.name[:-1].partition("-")[2] for item in failed if _is_vector(item))
+
+
+def _is_vector(item: pytest.Item) -> bool:
+    return item.path.name == "test_golden.py"
 
 
 def run(mutants: Sequence[Mutant], engine: Engine) -> int:

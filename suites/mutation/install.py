@@ -10,7 +10,8 @@ from typing import Final
 import torch
 
 from kernels import catalog
-from suites.mutation.mutants import KERNELS, Mutant
+from suites.mutation.edits import KERNELS
+from suites.mutation.mutants import Mutant
 
 FAMILIES: Final = ("kernels.witness", "kernels.xattention")
 

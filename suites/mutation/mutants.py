@@ -1,4 +1,8 @@
-"""The mutants of every implementation: what each one is called, changes, and makes wrong."""
+"""The mutants of every implementation: what each one is called, changes, and makes wrong.
+
+Most are made by rule. Others a person made: the bugs of `bug_classes.toml`, and those that
+`closure.toml` makes where no rule makes one that a contract alone can find.
+"""
 
 import ast
 import difflib
@@ -12,10 +16,8 @@ from typing import Final
 from golden.model import Operation
 from kernels import catalog
 from suites.cases import SPECIFICATIONS
-from suites.mutation import cuda_edits, python_edits
-from suites.mutation.edits import Edit, chosen, numbered
-
-KERNELS: Final = Path(catalog.__file__).parent
+from suites.mutation import bug_classes, closure, cuda_edits, python_edits
+from suites.mutation.edits import Edit, changed, chosen, numbered, text_of
 
 # Whose tests a file's mutants are for. What several implementations share is for one of them.
 FILES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -70,17 +72,13 @@ class Mutant:
 
 
 @cache
-def text_of(file: str) -> str:
-    return (KERNELS / file).read_text(encoding="utf-8")
-
-
-@cache
 def mutants() -> tuple[Mutant, ...]:
     """All of them, an implementation after the other."""
-    return tuple(mutant for implementation in FILES for mutant in _mutants_of(implementation))
+    by_rule = (mutant for implementation in FILES for mutant in _by_rule(implementation))
+    return (*by_rule, *_by_hand())
 
 
-def _mutants_of(implementation: str) -> Iterator[Mutant]:
+def _by_rule(implementation: str) -> Iterator[Mutant]:
     callers = _callers(implementation)
     for file in FILES[implementation]:
         text = text_of(file)
@@ -88,6 +86,21 @@ def _mutants_of(implementation: str) -> Iterator[Mutant]:
         for edit in chosen(numbered(rules.edits(text)), text):
             if operations := callers.get(edit.function):
                 yield Mutant(implementation, file, edit, operations)
+
+
+def _by_hand() -> Iterator[Mutant]:
+    """Changes of the reference: of what a person made, the name has the place of the function."""
+    implementation = "torch"
+    callers = _callers(implementation)
+    planted = [("planted", e.name, e.file, e.changes) for e in bug_classes.load().planted]
+    made = [("made", e.name, e.file, e.changes) for e in closure.load().made]
+    for rule, name, file, changes in (*planted, *made):
+        text, mutated = text_of(file), changed(name, file, changes)
+        before, after = _functions_in(text), _functions_in(mutated)
+        touched = [each for each in before if before[each] != after.get(each)]
+        operations = [callers[each] for each in touched or before if each in callers]
+        edit = Edit(re.sub(r"\W+", "-", name), rule, 0, len(text), mutated, 1)
+        yield Mutant(implementation, file, edit, frozenset().union(*operations))
 
 
 def _callers(implementation: str) -> dict[str, frozenset[Operation]]:
@@ -126,6 +139,10 @@ def _functions(file: str) -> dict[str, str]:
     text = text_of(file)
     if file.endswith(".cu"):
         return cuda_edits.functions(text)
+    return _functions_in(text)
+
+
+def _functions_in(text: str) -> dict[str, str]:
     return {
         node.name: ast.get_source_segment(text, node) or ""
         for node in ast.parse(text).body

@@ -34,6 +34,8 @@ def lines(
                 contracts=outcome.contracts,
                 cases=outcome.cases,
                 seconds=round(outcome.seconds, 3),
+                kills=outcome.kills,
+                vectors=outcome.vectors,
             )
             found.append(line)
     return sorted(found, key=lambda line: (line.implementation, line.mutant))

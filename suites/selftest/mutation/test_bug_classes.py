@@ -11,8 +11,9 @@ import torch
 from golden import files
 from kernels import catalog
 from suites.mutation import bug_classes
-from suites.mutation.bug_classes import KERNELS, Planted, Shown, plant
+from suites.mutation.bug_classes import Planted, Shown, plant
 from suites.mutation.calling import function_of, run
+from suites.mutation.edits import changed
 from suites.runner import Runner
 from suites.session import ROOT
 from suites.verdicts import Nonconformance
@@ -73,17 +74,7 @@ def test_the_test_that_plants_a_bug_exists(entry: Shown) -> None:
 
 
 def test_a_change_that_fits_no_more_is_told() -> None:
-    entry = CLASSES.planted[0]
-    stale = Planted(
-        name="stale",
-        what="",
-        file=entry.file,
-        changes=(("no such line", ""),),
-        contracts=(),
-        test=entry.test,
-        says="",
-    )
-    said = re.escape(f"stale: {entry.file} says 'no such line' 0 times, not once; mend the entry")
+    file = CLASSES.planted[0].file
+    said = re.escape(f"stale: {file} says 'no such line' 0 times, not once; mend the entry")
     with pytest.raises(ValueError, match=said):
-        bug_classes.planted_text(stale)
-    assert (KERNELS / entry.file).exists()
+        changed("stale", file, [("no such line", "")])

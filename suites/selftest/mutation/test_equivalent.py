@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from suites.mutation import equivalent
-from suites.mutation.edits import Edit
+from suites.mutation.edits import Edit, text_of
 from suites.mutation.engine import Outcome
 from suites.mutation.equivalent import Equivalent, EquivalentError
-from suites.mutation.mutants import Mutant, mutants, text_of
+from suites.mutation.mutants import Mutant, mutants
 
 FILE = "witness/torch_reference.py"
 START = text_of(FILE).index("rank < budget")

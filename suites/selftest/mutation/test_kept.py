@@ -23,30 +23,36 @@ def one(file: str) -> Mutant:
 
 def test_an_outcome_is_found_again() -> None:
     mutant = one("witness/torch_reference.py")
-    assert kept.find(mutant) is None
-    kept.keep(mutant, OUTCOME)
-    assert kept.find(mutant) == OUTCOME
+    assert kept.find(mutant, whole=False) is None
+    kept.keep(mutant, OUTCOME, whole=False)
+    assert kept.find(mutant, whole=False) == OUTCOME
 
 
 def test_another_text_is_another_mutant() -> None:
     mutant = one("witness/torch_reference.py")
-    kept.keep(mutant, OUTCOME)
-    assert kept.find(replace(mutant, edit=replace(mutant.edit, text="other"))) is None
+    kept.keep(mutant, OUTCOME, whole=False)
+    assert kept.find(replace(mutant, edit=replace(mutant.edit, text="other")), whole=False) is None
 
 
 def test_what_other_operations_it_serves_matters() -> None:
     """For other tests are asked."""
     mutant = one("witness/torch_reference.py")
-    kept.keep(mutant, OUTCOME)
-    assert kept.find(replace(mutant, operations=frozenset())) is None
+    kept.keep(mutant, OUTCOME, whole=False)
+    assert kept.find(replace(mutant, operations=frozenset()), whole=False) is None
+
+
+def test_up_to_the_first_failure_is_not_all_tests() -> None:
+    mutant = one("witness/torch_reference.py")
+    kept.keep(mutant, OUTCOME, whole=False)
+    assert kept.find(mutant, whole=True) is None
 
 
 def test_a_broken_file_is_no_outcome(tmp_path: Path) -> None:
     mutant = one("witness/torch_reference.py")
-    kept.keep(mutant, OUTCOME)
+    kept.keep(mutant, OUTCOME, whole=False)
     (path,) = tmp_path.rglob("*.json")
     path.write_text("{", encoding="utf-8")
-    assert kept.find(mutant) is None
+    assert kept.find(mutant, whole=False) is None
 
 
 @pytest.mark.parametrize(

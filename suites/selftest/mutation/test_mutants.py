@@ -10,9 +10,9 @@ import pytest
 
 from golden.model import Operation
 from kernels import catalog
-from suites.mutation.edits import Edit
+from suites.mutation.edits import KERNELS, Edit, text_of
 from suites.mutation.install import Stillborn, install
-from suites.mutation.mutants import FILES, KERNELS, Mutant, mutants, text_of
+from suites.mutation.mutants import FILES, Mutant, mutants
 
 
 def test_there_are_hundreds_each_with_a_name_of_its_own() -> None:
