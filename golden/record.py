@@ -97,6 +97,9 @@ class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pair"):
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="mutant"):
     """What became of one mutant of an implementation.
 
+    Of those that no test finds, ``equivalent`` are not wrong, and it would take more than there is
+    to show that ``out-of-reach`` ones are.
+
     ``contracts``: those of the test that killed it. ``cases`` and ``seconds``: until it did, or of
     the whole run. Where the other tests were run as well, ``kills`` has the contracts of all that
     failed but the golden vectors, by the operations that they call, and ``vectors`` these.
@@ -104,7 +107,7 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="mutan
 
     implementation: str
     mutant: str
-    outcome: Literal["killed", "survived", "timed-out", "equivalent"]
+    outcome: Literal["killed", "survived", "timed-out", "equivalent", "out-of-reach"]
     contracts: tuple[str, ...]
     cases: int
     seconds: float

@@ -1,4 +1,4 @@
-"""Mutants that are not wrong: what says so, and whether it still does."""
+"""Mutants that no test finds: what says why, and whether it still holds."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,14 @@ PATH: Final = Path(__file__).with_name("equivalent.toml")
 class Equivalent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A mutant that does what the specification says, as its ``reason`` shows.
 
-    ``diff`` is what it changes, so that a reason is not taken for one of another change.
+    ``diff`` is what it changes, so that a reason is not taken for one of another change. ``needs``:
+    what it takes to see that it is wrong after all, and no machine of this suite has.
     """
 
     mutant: str
     diff: tuple[str, ...]
     reason: str
+    needs: str = ""
 
 
 class EquivalentError(ValueError):

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from rich import box
@@ -16,7 +16,7 @@ from suites.mutation.engine import Outcome
 from suites.mutation.equivalent import Equivalent
 from suites.mutation.mutants import Mutant
 
-KINDS: Final = ("killed", "timed-out", "survived", "equivalent")
+KINDS: Final = ("killed", "timed-out", "survived", "equivalent", "out-of-reach")
 
 
 def lines(
@@ -26,11 +26,11 @@ def lines(
     found = []
     for mutant, outcome in outcomes.items():
         if outcome.kind != "stillborn":
-            known = outcome.kind == "survived" and mutant.name in equivalents
+            known = equivalents.get(mutant.name) if outcome.kind == "survived" else None
             line = MutantLine(
                 implementation=mutant.implementation,
                 mutant=mutant.name,
-                outcome="equivalent" if known else outcome.kind,
+                outcome=_explained(known) if known else outcome.kind,
                 contracts=outcome.contracts,
                 cases=outcome.cases,
                 seconds=round(outcome.seconds, 3),
@@ -39,6 +39,10 @@ def lines(
             )
             found.append(line)
     return sorted(found, key=lambda line: (line.implementation, line.mutant))
+
+
+def _explained(known: Equivalent) -> Literal["equivalent", "out-of-reach"]:
+    return "out-of-reach" if known.needs else "equivalent"
 
 
 def write(path: Path, header: Header, found: Sequence[MutantLine], exit_status: int) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from golden.model import Operation
-from suites.cases import ESTIMATE, NORMALISE, ONE_PASS, Case, to_golden, to_torch
+from golden.model import Operation, Value
+from suites.cases import ESTIMATE, NORMALISE, ONE_PASS, Case, real, to_golden, to_torch
 from suites.contracts import contract, operations
 from suites.runner import Runner
 from suites.strategies.xattention import (
@@ -60,6 +60,36 @@ def test_blocks_of_any_size_and_number(
     data: st.DataObject,
 ) -> None:
     case = data.draw(softmax_cases(operation, blocks=st.just(block), k_blocks=st.just(k_blocks)))
+    implementation_or_oracle.judge(case, dense.results(case))
+
+
+@contract("xattention.block-sum.weights")
+@both
+def test_blocks_as_wide_as_a_program_reads(
+    implementation_or_oracle: Runner, operation: Operation
+) -> None:
+    """Of the columns that a program takes at a time there may be enough for one block and a half.
+
+    Three rows count; the others are padding.
+    """
+    block = 520
+    scores = (torch.arange(block * 2 * block) % 7 * 0.25).reshape(1, 1, block, 2 * block)
+    inputs: dict[str, Value] = {
+        "attn_weights_slice": to_golden(scores),
+        "reshaped_block_size": block,
+        "segment_size": block,
+        "chunk_start": 0,
+        "real_q_len": 3,
+        "scale": real(1.0),
+        "is_causal": False,
+    }
+    if operation == ONE_PASS:
+        inputs["chunk_end"] = block
+    else:
+        statistics = dense.statistics(scores.double().numpy())
+        for name, values in zip(("m_global", "l_global"), statistics, strict=True):
+            inputs[name] = to_golden(torch.from_numpy(values).float())
+    case = Case(operation, inputs)
     implementation_or_oracle.judge(case, dense.results(case))
 
 
