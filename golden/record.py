@@ -101,8 +101,8 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="mutan
     to show that ``out-of-reach`` ones are.
 
     ``contracts``: those of the test that killed it. ``cases`` and ``seconds``: until it did, or of
-    the whole run. Where the other tests were run as well, ``kills`` has the contracts of all that
-    failed but the golden vectors, by the operations that they call, and ``vectors`` these.
+    the whole run. Where the other tests were run as well, ``kills`` has the contracts of each that
+    failed, alike ones once, by the operations that it calls; ``vectors``, the golden vectors apart.
     """
 
     implementation: str
@@ -111,7 +111,7 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="mutan
     contracts: tuple[str, ...]
     cases: int
     seconds: float
-    kills: dict[str, tuple[str, ...]] = {}
+    kills: dict[str, tuple[tuple[str, ...], ...]] = {}
     vectors: tuple[str, ...] = ()
 
 

@@ -20,7 +20,7 @@ from golden import files
 from kernels.cuda import ToolchainMissing, host
 from suites import recording
 from suites.mutation import closure, equivalent, kept, summary
-from suites.mutation.engine import ROOT, Engine, Outcome, run
+from suites.mutation.engine import ROOT, Depth, Engine, Outcome, run
 from suites.mutation.equivalent import Equivalent, EquivalentError
 from suites.mutation.mutants import FILES, Mutant, mutants
 
@@ -37,7 +37,7 @@ class Keeping(Engine):
     """Says what becomes of each mutant as it happens, and keeps it."""
 
     def ended(self, mutant: Mutant, outcome: Outcome) -> None:
-        kept.keep(mutant, outcome, whole=mutant.implementation in self.whole)
+        kept.keep(mutant, self.depth(mutant), outcome)
         number = f"{len(self.outcomes)}/{len(self.mutants)}"
         by = f" by {outcome.test.rpartition('::')[2]}" if outcome.test else ""
         print(f"{number} {outcome.kind} {mutant.name}{by}", flush=True)
@@ -60,12 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print("\n".join(map(summary.shown, selected)))
         return 0
-    whole = (closure.FOR,) if options.matrix else ()
-    known = {
-        mutant: found
-        for mutant in selected
-        if (found := kept.find(mutant, whole=mutant.implementation in whole))
-    }
+
+    def depth(mutant: Mutant) -> Depth:
+        if mutant.name in equivalents:
+            return "glance"
+        return "all" if options.matrix and mutant.implementation == closure.FOR else "failure"
+
+    known = {mutant: found for mutant in selected if (found := kept.find(mutant, depth(mutant)))}
     missing = [mutant for mutant in selected if mutant not in known]
     if missing:
         try:
@@ -73,13 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 host.compiler()
         except ToolchainMissing as error:
             parser.error(str(error))
-        engine = Keeping(missing, options.jobs, whole)
+        engine = Keeping(missing, options.jobs, depth)
         if run(missing, engine):
             return 1
         known |= {mutant: engine.outcomes[mutant.name] for mutant in missing}
     outcomes = {mutant: known[mutant] for mutant in selected}
-    closed = whole and {m for m in every if m.implementation in whole} <= {*selected}
-    return report(outcomes, every, equivalents, sys.argv[1:], closed=bool(closed))
+    matrix = {mutant for mutant in every if mutant.implementation == closure.FOR}
+    closed = options.matrix and matrix <= {*selected}
+    return report(outcomes, every, equivalents, sys.argv[1:], closed=closed)
 
 
 def _parser() -> Parser:

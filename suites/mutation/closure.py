@@ -1,8 +1,9 @@
 """Closure: no contract and no note of a vector is there for nothing.
 
-Each contract has a mutant of the torch reference that, of an operation, its tests alone find; and
-the vectors of each note find one. `closure.toml` makes mutants where no rule makes a fitting one,
-and says why where none can be. It is judged by a run of all tests on each mutant.
+For each contract there is a mutant of the torch reference of which, for some operation, no tests
+fail but its own; and for each note a mutant that a vector of it finds. `closure.toml` makes mutants
+where no rule makes a fitting one, and says why where none can be. It is judged by a run of all
+tests on each mutant.
 """
 
 import tomllib
@@ -49,12 +50,17 @@ def load() -> Closure:
 
 
 def found_alone(found: Iterable[Mutant], contracts: Iterable[str]) -> dict[str, list[str]]:
-    """By contract the mutants that, among the tests of an operation, only its own find."""
+    """By contract the mutants of which, for some operation, all tests that fail are tests of it."""
     alone: dict[str, list[str]] = {contract: [] for contract in contracts}
     for line in found:
-        for contract in {ids[0] for ids in line.kills.values() if len(ids) == 1}:
+        for contract in set().union(*(_common(tests) for tests in line.kills.values())):
             alone[contract].append(line.mutant)
     return alone
+
+
+def _common(tests: Iterable[tuple[str, ...]]) -> set[str]:
+    """The contracts that all of some tests are about."""
+    return set.intersection(*map(set, tests))
 
 
 def found_by_note(

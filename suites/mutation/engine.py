@@ -11,10 +11,9 @@ import resource
 import signal
 import time
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import product
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -39,14 +38,19 @@ TESTS: Final = [
 ELSEWHERE: Final = "test_nothing_hangs_on_asserts"
 
 
+# How much of the tests a mutant goes through: all; up to the first failure; or, where a reason says
+# that none can fail, the vectors and one example of each test that generates no cases.
+Depth = Literal["all", "failure", "glance"]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of a mutant.
 
     ``contracts``: of the test that failed first. ``cases`` and ``seconds``: up to that failure, or
     all of them. ``why``: how it failed. Of all that failed in a run that came to its end,
-    ``vectors`` are the golden ones, and ``kills`` the contracts of the other tests by the
-    operations that these call.
+    ``vectors`` are the golden ones, and ``kills`` has the contracts of each of the other tests,
+    alike ones once, by the operations that these call.
     """
 
     kind: Literal["killed", "survived", "timed-out", "stillborn"]
@@ -55,7 +59,7 @@ class Outcome:
     seconds: float = 0.0
     test: str = ""
     why: str = ""
-    kills: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    kills: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     vectors: tuple[str, ...] = ()
 
 
@@ -85,14 +89,15 @@ class _Child:
 class Engine:
     """A pytest plug-in that runs the tests not once but once a mutant, several mutants at a time.
 
-    ``outcomes`` has what became of each, in the order in which they ended. ``whole``: the
-    implementations whose mutants go through all tests, those that were killed too.
+    ``outcomes`` has what became of each, in the order in which they ended.
     """
 
-    def __init__(self, mutants: Sequence[Mutant], jobs: int, whole: Container[str] = ()) -> None:
+    def __init__(
+        self, mutants: Sequence[Mutant], jobs: int, depth: Callable[[Mutant], Depth]
+    ) -> None:
         self.mutants = mutants
         self.jobs = jobs
-        self.whole = whole
+        self.depth = depth
         self.outcomes: dict[str, Outcome] = {}
         self._said = _Report(False, 0, "")
 
@@ -148,7 +153,7 @@ class Engine:
                 )
 
     def _start(self, mutant: Mutant, items: Sequence[pytest.Item], folder: Path) -> _Child:
-        tests = list(tests_of(mutant, items))
+        tests = list(candidates(mutant, items, glance=self.depth(mutant) == "glance"))
         receiver, sender = get_context("fork").Pipe(duplex=False)
         process = get_context("fork").Process(
             target=self._run, args=(mutant, tests, sender, folder / str(self.mutants.index(mutant)))
@@ -188,9 +193,9 @@ class Engine:
             implementation = install(mutant, folder)
         except Stillborn as reason:
             return pipe.send(str(reason))
-        known: set[tuple[str, str]] = set()  # what has been found to fail
+        known: set[tuple[str, tuple[str, ...]]] = set()  # of what a test has failed
         for test in tests:
-            about = {*product(operations_of(test), _contracts(test))}
+            about = {(operation, _contracts(test)) for operation in operations_of(test)}
             if about and about <= known and not _is_vector(test):
                 pipe.send(_Report(False, 0, "", _used() - begun))  # it has no more to say
                 continue
@@ -201,7 +206,7 @@ class Engine:
             _allow(LIMIT)
             test.config.hook.pytest_runtest_protocol(item=test, nextitem=None)
             pipe.send(replace(self._said, seconds=_used() - begun))
-            if self._said.failed and mutant.implementation not in self.whole:
+            if self._said.failed and self.depth(mutant) != "all":
                 return None
             if self._said.failed and not _is_vector(test):
                 known |= about
@@ -216,7 +221,9 @@ class Engine:
             self._said = _Report(True, self._said.cases, str(report.longrepr))
 
 
-def tests_of(mutant: Mutant, items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+def candidates(
+    mutant: Mutant, items: Iterable[pytest.Item], *, glance: bool = False
+) -> Iterator[pytest.Item]:
     """The tests that may kill a mutant: those of its implementation that call what it makes wrong.
 
     The golden vectors first. Of the other tests first one example of each, then the next of each,
@@ -238,7 +245,9 @@ def tests_of(mutant: Mutant, items: Iterable[pytest.Item]) -> Iterator[pytest.It
         generates = any(item.iter_markers("hypothesis"))
         keys[item] = (stage, 0 if stage == 0 else examples[function], generates)
         examples[function] += 1
-    yield from sorted(keys, key=keys.__getitem__)
+    for item in sorted(keys, key=keys.__getitem__):
+        if not glance or keys[item] <= (1, 0, False):
+            yield item
 
 
 def _end(children: Iterable[_Child]) -> None:
@@ -294,12 +303,12 @@ def _contracts(item: pytest.Item) -> tuple[str, ...]:
     return tuple(sorted({id_ for mark in item.iter_markers("contract") for id_ in mark.args}))
 
 
-def _kills(failed: Iterable[pytest.Item]) -> dict[str, tuple[str, ...]]:
-    kills: dict[str, set[str]] = {}
+def _kills(failed: Iterable[pytest.Item]) -> dict[str, tuple[tuple[str, ...], ...]]:
+    kills: dict[str, set[tuple[str, ...]]] = {}
     for item in failed:
         if not _is_vector(item):
             for operation in operations_of(item):
-                kills.setdefault(operation, set()).update(_contracts(item))
+                kills.setdefault(operation, set()).add(_contracts(item))
     return {operation: tuple(sorted(kills[operation])) for operation in sorted(kills)}
 
 

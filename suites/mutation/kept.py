@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from suites.mutation.engine import ROOT, Outcome
+from suites.mutation.engine import ROOT, Depth, Outcome
 from suites.mutation.mutants import FILES, Mutant
 from suites.recording import TOOLS
 
@@ -25,24 +25,23 @@ RUNS: Final = [("mutation", "engine.py"), ("mutation", "install.py")]
 SHARED: Final = ("refusals", "triton_selection", "triton_tiles")  # by several implementations
 
 
-def find(mutant: Mutant, *, whole: bool) -> Outcome | None:
-    """``whole``: of a run of all tests, not only of those up to the first failure."""
+def find(mutant: Mutant, depth: Depth) -> Outcome | None:
     try:
-        return msgspec.json.decode(_path(mutant, whole).read_bytes(), type=Outcome)
+        return msgspec.json.decode(_path(mutant, depth).read_bytes(), type=Outcome)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def keep(mutant: Mutant, outcome: Outcome, *, whole: bool) -> None:
-    path = _path(mutant, whole)
+def keep(mutant: Mutant, depth: Depth, outcome: Outcome) -> None:
+    path = _path(mutant, depth)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.encode(outcome))
 
 
-def _path(mutant: Mutant, whole: bool) -> Path:
+def _path(mutant: Mutant, depth: Depth) -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     parts = [mutant.implementation, *sorted(mutant.operations), mutant.file, mutant.text]
-    known = "\0".join([_surroundings(mutant.implementation), *parts, "whole" * whole])
+    known = "\0".join([_surroundings(mutant.implementation), *parts, depth])
     key = sha256(known.encode()).hexdigest()[:32]
     return Path(home) / "sparse-conformance" / "mutants" / f"{key}.json"
 

@@ -72,6 +72,25 @@ def test_both_types_of_lengths_give_the_same_result(
     implementation_or_oracle.require_same(case, before, after, "int32 and int64 lengths differ")
 
 
+@contract("witness.arithmetic.length-types")
+@every_operation
+@given(data=st.data())
+def test_a_length_past_int32_is_not_narrowed(
+    implementation: Runner, operation: Operation, data: st.DataObject
+) -> None:
+    """So little past it that every left edge of up to 64 segments is an int32 still."""
+    length = 2**31 + data.draw(st.integers(0, 2**25), label="past 2**31")
+    learned = data.draw(st.lists(st.integers(-1, INT32_MAX), min_size=1, max_size=6))
+    case = assemble(
+        operation,
+        learned=Tensor("int32", (1, len(learned)), tuple(learned)),
+        lengths=Tensor("int64", (1,), (length,)),
+        segments=data.draw(st.sampled_from([1, 2, 3, 64])),
+        replacements=64,
+    )
+    implementation.judge(case)
+
+
 @contract("witness.padding.every-negative", "witness.coordinates.padding")
 @every_operation
 @given(data=st.data())
@@ -123,6 +142,28 @@ def test_segments_up_to_the_width_of_the_mask(
 ) -> None:
     case = data.draw(cases(operation, rows=st.just(1)))
     implementation.judge(Case(operation, {**case.inputs, "num_segments": segments}))
+
+
+@contract("witness.segments.merge-64")
+@pytest.mark.parametrize("operation", MERGES)
+@pytest.mark.parametrize("segments", [2, 32, 33, 63, 64])
+def test_the_last_segment_counts_like_any_other(
+    implementation: Runner, operation: Operation, segments: int
+) -> None:
+    """All others hold a learned token, so that its witness is the only one."""
+    length = 1000
+    edges = [-(-s * length // segments) for s in range(segments)]
+    case = assemble(
+        operation,
+        learned=Tensor("int32", (1, segments), (*edges[:-1], -1)),
+        lengths=Tensor("int32", (1,), (length,)),
+        segments=segments,
+        keep=segments - 1,
+        replacements=1,
+    )
+    (merged,) = implementation.judge(case)
+    last = edges[-1] in merged.tolist()[0]
+    implementation.require(case, last, "the last segment has no witness", (merged,))
 
 
 @contract("witness.layout.strides", "witness.layout.outside-untouched", "witness.inputs.unchanged")

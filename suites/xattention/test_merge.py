@@ -58,6 +58,16 @@ def test_the_largest_maximum_and_the_rescaled_sums(
     implementation_or_oracle.judge(far, _formula(far))
 
 
+@contract("xattention.merge.formula")
+@operations(MERGE)
+def test_more_rows_than_a_program_takes(implementation_or_oracle: Runner) -> None:
+    row = torch.arange(2 * 3 * 700).reshape(2, 3, 700)
+    m_chunks = [row * step % 64 / 8.0 for step in (5, 7, 11)]
+    l_chunks = [row * step % 13 / 4.0 + 1.0 for step in (7, 11, 5)]
+    case = _case(m_chunks, l_chunks)
+    implementation_or_oracle.judge(case, _formula(case))
+
+
 @contract("xattention.merge.order")
 @operations(MERGE)
 @given(data=st.data())

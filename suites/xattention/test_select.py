@@ -387,9 +387,25 @@ def test_a_row_with_a_nan_is_refused_or_selects_every_visible_block(
     )
 
 
+any_width = pytest.mark.parametrize("width", [1, 2, 3, 31, 32, 33, 64, 65, 100, 128, 200])
+
+
 @contract("xattention.select.block-count")
 @operations(SELECT)
-@pytest.mark.parametrize("width", [1, 2, 3, 31, 32, 33, 64, 65, 100, 128, 200])
+@any_width
+def test_the_last_of_any_number_of_blocks_counts(
+    implementation_or_oracle: Runner, width: int
+) -> None:
+    """It has more mass than all others together, and is selected alone."""
+    sums = torch.ones(1, 1, 1, width)
+    sums[..., -1] = 2 * width
+    inputs = {"input_tensor": to_golden(sums), "threshold": real(0.5)}
+    implementation_or_oracle.judge(Case(SELECT, {**inputs, "current_index": 0, "causal": False}))
+
+
+@contract("xattention.select.block-count")
+@operations(SELECT)
+@any_width
 @given(data=st.data())
 @settings(max_examples=3)
 def test_any_number_of_blocks(

@@ -123,15 +123,16 @@ def test_any_number_of_rows_and_keys(
 @contract("xattention.sizes.segment-hint")
 @pytest.mark.parametrize("operation", SOFTMAX)
 @given(data=st.data())
-@settings(max_examples=8)
+@settings(max_examples=3)
 def test_segment_size_changes_nothing(
     implementation_or_oracle: Runner, operation: Operation, data: st.DataObject
 ) -> None:
     """Neither one that divides nothing nor one that is longer than the row."""
     case = data.draw(softmax_cases(operation, k_blocks=widths))
-    size = data.draw(st.sampled_from([1, 2, 3, 5, 7, 11, 64, 127, 1000, 2**20]), label="segment")
-    other = case.changed(segment_size=size)
-    before, after = (implementation_or_oracle.call(each) for each in (case, other))
-    implementation_or_oracle.require_close(
-        other, before, after, dense.apart(case, other), "segment_size counts"
-    )
+    before, bounds = implementation_or_oracle.call(case), dense.apart(case, case)
+    for size in (1, 2, 3, 5, 7, 11, 64, 127, 1000, 2**20):
+        other = case.changed(segment_size=size)
+        after = implementation_or_oracle.call(other)
+        implementation_or_oracle.require_close(
+            other, before, after, bounds, f"segment_size {size} counts"
+        )

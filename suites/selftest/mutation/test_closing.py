@@ -11,17 +11,17 @@ from suites.mutation import closure
 from suites.mutation.closure import Closure, Excuse
 
 
-def killed(name: str, kills: dict[str, tuple[str, ...]], *vectors: str) -> Mutant:
+def killed(name: str, kills: dict[str, tuple[tuple[str, ...], ...]], *vectors: str) -> Mutant:
     return Mutant("torch", name, "killed", ("a",), 1, 0.1, kills, vectors)
 
 
-def test_a_contract_is_alone_where_no_other_of_the_operation_fails() -> None:
+def test_a_contract_is_alone_where_all_that_fails_of_an_operation_is_about_it() -> None:
     found = [
-        killed("one", {"segment_of": ("a", "b"), "random_null": ("b",)}),
-        killed("two", {"segment_of": ("b", "c")}),
+        killed("one", {"segment_of": (("a",), ("b",)), "random_null": (("b",),)}),
+        killed("two", {"segment_of": (("a", "c"), ("b", "c"))}),
         killed("three", {}),
     ]
-    assert closure.found_alone(found, "abc") == {"a": [], "b": ["one"], "c": []}
+    assert closure.found_alone(found, "abc") == {"a": [], "b": ["one"], "c": ["two"]}
 
 
 def test_a_note_is_shown_by_any_vector_of_it() -> None:
@@ -50,7 +50,7 @@ def test_what_is_open_or_stale_is_a_line(
     excused: tuple[str, ...], says: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(closure, "load", lambda: Closure(contracts=(Excuse(excused, "a reason"),)))
-    found = [killed("one", {"segment_of": ("a",)})]
+    found = [killed("one", {"segment_of": (("a",),)})]
     assert closure.gaps(found, "ab", []) == says
 
 

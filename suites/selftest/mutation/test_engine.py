@@ -36,7 +36,8 @@ def item(
     """What the engine looks at of a collected test."""
 
     def marks(kind: str) -> list[SimpleNamespace]:
-        return [SimpleNamespace(args=operations if kind == "operations" else contracts)]
+        known = {"operations": operations, "contract": contracts}
+        return [SimpleNamespace(args=known[kind])] if kind in known else []
 
     found = Collected()
     found.name, found.nodeid, found.path = (
@@ -66,8 +67,16 @@ def test_vectors_come_first_and_then_an_example_of_each_test() -> None:
     second, first = (item("test_b", "witness/test_a.py", "torch", operation) for _ in range(2))
     other = item("test_c", "witness/test_a.py", "torch", operation)
     vector = item("test_vector", "test_golden.py", "torch", operation)
-    found = list(engine.tests_of(MUTANT, [first, second, other, vector]))
+    found = list(engine.candidates(MUTANT, [first, second, other, vector]))
     assert found == [vector, first, other, second]
+
+
+def test_a_glance_is_at_vectors_and_at_one_example_of_each_test() -> None:
+    (operation,) = sorted(MUTANT.operations)[:1]
+    first, second = (item("test_b", "witness/test_a.py", "torch", operation) for _ in range(2))
+    vectors = [item("test_vector", "test_golden.py", "torch", operation) for _ in range(2)]
+    found = [*engine.candidates(MUTANT, [first, second, *vectors], glance=True)]
+    assert found == [*vectors, first]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +89,7 @@ def test_vectors_come_first_and_then_an_example_of_each_test() -> None:
     ],
 )
 def test_tests_that_cannot_tell_are_left_out(left: pytest.Item) -> None:
-    assert list(engine.tests_of(MUTANT, [left])) == []
+    assert list(engine.candidates(MUTANT, [left])) == []
 
 
 # --- what becomes of a mutant --------------------------------------------------------------------
@@ -127,7 +136,7 @@ def test_a_process_that_ends_by_itself_says_nothing_of_its_mutant() -> None:
 
 
 def test_a_suite_that_fails_without_a_mutant_says_nothing_of_mutants() -> None:
-    under_test = Engine([MUTANT], 1)
+    under_test = Engine([MUTANT], 1, lambda _: "failure")
 
     def protocol(item: object, nextitem: object) -> None:
         failed = SimpleNamespace(user_properties=[], failed=True, longrepr="wrong")

@@ -23,36 +23,36 @@ def one(file: str) -> Mutant:
 
 def test_an_outcome_is_found_again() -> None:
     mutant = one("witness/torch_reference.py")
-    assert kept.find(mutant, whole=False) is None
-    kept.keep(mutant, OUTCOME, whole=False)
-    assert kept.find(mutant, whole=False) == OUTCOME
+    assert kept.find(mutant, "failure") is None
+    kept.keep(mutant, "failure", OUTCOME)
+    assert kept.find(mutant, "failure") == OUTCOME
 
 
 def test_another_text_is_another_mutant() -> None:
     mutant = one("witness/torch_reference.py")
-    kept.keep(mutant, OUTCOME, whole=False)
-    assert kept.find(replace(mutant, edit=replace(mutant.edit, text="other")), whole=False) is None
+    kept.keep(mutant, "failure", OUTCOME)
+    assert kept.find(replace(mutant, edit=replace(mutant.edit, text="other")), "failure") is None
 
 
 def test_what_other_operations_it_serves_matters() -> None:
     """For other tests are asked."""
     mutant = one("witness/torch_reference.py")
-    kept.keep(mutant, OUTCOME, whole=False)
-    assert kept.find(replace(mutant, operations=frozenset()), whole=False) is None
+    kept.keep(mutant, "failure", OUTCOME)
+    assert kept.find(replace(mutant, operations=frozenset()), "failure") is None
 
 
 def test_up_to_the_first_failure_is_not_all_tests() -> None:
     mutant = one("witness/torch_reference.py")
-    kept.keep(mutant, OUTCOME, whole=False)
-    assert kept.find(mutant, whole=True) is None
+    kept.keep(mutant, "failure", OUTCOME)
+    assert kept.find(mutant, "all") is None
 
 
 def test_a_broken_file_is_no_outcome(tmp_path: Path) -> None:
     mutant = one("witness/torch_reference.py")
-    kept.keep(mutant, OUTCOME, whole=False)
+    kept.keep(mutant, "failure", OUTCOME)
     (path,) = tmp_path.rglob("*.json")
     path.write_text("{", encoding="utf-8")
-    assert kept.find(mutant, whole=False) is None
+    assert kept.find(mutant, "failure") is None
 
 
 @pytest.mark.parametrize(
