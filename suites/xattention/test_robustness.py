@@ -298,14 +298,36 @@ def test_heads_may_be_two_to_the_thirty_elements_apart(
     )
 
 
+def require_same_far_apart(implementation: Runner, case: Case, name: str, dim: int = 3) -> None:
+    """With an argument's columns, or rows, so far apart that the last ones begin where 31 bits have
+    ended. What lies between is never touched.
+    """
+    values, apart = to_torch(case.tensor(name)), 2**24  # elements
+    assert values.shape[:2] == (1, 1)
+    near = implementation.judge(case)
+    buffer = torch.empty(values.shape[dim] * apart, device=implementation.device)
+    strides = (1, 1, apart, 1) if dim == 2 else (1, 1, 1, apart)
+    far = buffer.as_strided(values.shape, strides).copy_(values)
+    results = implementation.place(case, large={name: far})()
+    implementation.require_close(
+        case,
+        near,
+        tuple(result.cpu() for result in results),
+        honest(implementation, case),
+        f"{name} is misread where its {['rows', 'columns'][dim - 2]} are {apart} elements apart",
+    )
+
+
+def normal(*shape: int) -> Tensor:
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    return to_golden(values, "transposed")
+
+
 @contract("xattention.addressing.wide-offsets")
 @pytest.mark.parametrize("operation", SOFTMAX)
 def test_columns_may_be_megabytes_apart(implementation: Runner, operation: Operation) -> None:
-    """The last ones begin where 31 bits have ended. What lies between is never touched."""
-    name, apart = "attn_weights_slice", 2**24  # elements
-    scores = torch.randn(1, 1, 4, 132, generator=torch.Generator().manual_seed(0))
     inputs: dict[str, Value] = {
-        name: to_golden(scores, "transposed"),
+        "attn_weights_slice": normal(1, 1, 4, 132),
         "reshaped_block_size": 4,
         "segment_size": 4,
         "chunk_start": 0,
@@ -319,18 +341,40 @@ def test_columns_may_be_megabytes_apart(implementation: Runner, operation: Opera
     if operation == NORMALISE:
         inputs["m_global"] = to_golden(torch.full((1, 1, 4), 0.5))
         inputs["l_global"] = to_golden(torch.full((1, 1, 4), 64.0))
-    case = Case(operation, inputs)
-    near = implementation.judge(case)
-    buffer = torch.empty(132 * apart, device=implementation.device)
-    far = buffer.as_strided(scores.shape, (4, 4, 1, apart)).copy_(scores)
-    results = implementation.place(case, large={name: far})()
-    implementation.require_close(
-        case,
-        near,
-        tuple(result.cpu() for result in results),
-        honest(implementation, case),
-        f"{name} is misread where its columns are {apart} elements apart",
-    )
+    require_same_far_apart(implementation, Case(operation, inputs), "attn_weights_slice")
+
+
+@contract("xattention.addressing.wide-offsets")
+@operations(SELECT)
+def test_blocks_may_be_megabytes_apart(implementation: Runner) -> None:
+    sums = to_golden(torch.arange(4 * 132.0).reshape(1, 1, 4, 132) % 7, "transposed")
+    inputs: dict[str, Value] = {"input_tensor": sums, "current_index": 0, "threshold": real(0.5)}
+    inputs["causal"] = False
+    require_same_far_apart(implementation, Case(SELECT, inputs), "input_tensor")
+
+
+@contract("xattention.addressing.wide-offsets")
+@operations(SCORES)
+@pytest.mark.parametrize("argument", ["query_states", "key_states"])
+def test_dimensions_may_be_megabytes_apart(implementation: Runner, argument: str) -> None:
+    states = {"query_states": normal(1, 1, 4, 132), "key_states": normal(1, 1, 8, 132)}
+    case = Case(SCORES, {**states, "stride": 2, "chunk_start": 0, "chunk_end": 2})
+    require_same_far_apart(implementation, case, argument)
+
+
+@contract("xattention.addressing.wide-offsets")
+@pytest.mark.parametrize("argument", ["query_states", "key_states"])
+@pytest.mark.parametrize("operation", [SCORES, ESTIMATE])
+def test_tokens_may_be_megabytes_apart(
+    implementation: Runner, operation: Operation, argument: str
+) -> None:
+    inputs: dict[str, Value] = {"query_states": normal(1, 1, 132, 3), "stride": 2}
+    inputs["key_states"] = normal(1, 1, 132, 3)
+    if operation == SCORES:
+        inputs |= {"chunk_start": 0, "chunk_end": 66}
+    else:
+        inputs |= {"block_size": 12, "chunk_size": 144}
+    require_same_far_apart(implementation, Case(operation, inputs), argument, dim=2)
 
 
 # --- memory (R-X7) -------------------------------------------------------------------------------
