@@ -226,11 +226,11 @@ def candidates(
 ) -> Iterator[pytest.Item]:
     """The tests that may kill a mutant: those of its implementation that call what it makes wrong.
 
-    The golden vectors first. Of the other tests first one example of each, then the next of each,
-    and before those that generate cases by the hundred the ones that need a few.
+    The golden vectors first. Of the other tests first one example of each, then the next of each;
+    and those that need few cases, the sanitizer's after them, before those that generate many.
     """
     examples: Counter[tuple[str, str]] = Counter()
-    keys: dict[pytest.Item, tuple[int, int, bool]] = {}
+    keys: dict[pytest.Item, tuple[int, int]] = {}
     for item in items:
         names = {getattr(_parameters(item).get(fixture), "name", "") for fixture in RUNNERS}
         function = str(item.path), item.name.partition("[")[0]
@@ -241,12 +241,15 @@ def candidates(
         sanitized = item.path.parent.name == "sanitize"
         if sanitized and mutant.implementation != "cuda":
             continue
-        stage = 0 if _is_vector(item) else 2 if sanitized else 1
-        generates = any(item.iter_markers("hypothesis"))
-        keys[item] = (stage, 0 if stage == 0 else examples[function], generates)
+        if _is_vector(item):
+            keys[item] = (0, 0)
+        elif sanitized:
+            keys[item] = (0, 2)
+        else:
+            keys[item] = (examples[function], 3 if any(item.iter_markers("hypothesis")) else 1)
         examples[function] += 1
     for item in sorted(keys, key=keys.__getitem__):
-        if not glance or keys[item] <= (1, 0, False):
+        if not glance or keys[item] <= (0, 1):
             yield item
 
 

@@ -1,5 +1,6 @@
 """Block sums, by one pass and by given statistics: weights, mass, and what has none."""
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -65,15 +66,17 @@ def test_blocks_of_any_size_and_number(
 
 @contract("xattention.block-sum.weights")
 @both
+@pytest.mark.parametrize(("block", "k_blocks"), [(520, 2), (64, 16), (32, 16)])
 def test_blocks_as_wide_as_a_program_reads(
-    implementation_or_oracle: Runner, operation: Operation
+    implementation_or_oracle: Runner, operation: Operation, block: int, k_blocks: int
 ) -> None:
-    """Of the columns that a program takes at a time there may be enough for one block and a half.
+    """Of the columns that a program takes at a time there may be enough for one block and a half,
+    or the blocks may need all of them.
 
     Three rows count; the others are padding.
     """
-    block = 520
-    scores = (torch.arange(block * 2 * block) % 7 * 0.25).reshape(1, 1, block, 2 * block)
+    shape = 1, 2, block, k_blocks * block
+    scores = (torch.arange(math.prod(shape)) % 7 * 0.25).reshape(shape)
     inputs: dict[str, Value] = {
         "attn_weights_slice": to_golden(scores),
         "reshaped_block_size": block,

@@ -1,16 +1,13 @@
 """docs/performance.md: what was measured where, and what was not."""
 
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from docs import performance
 from golden.record import Header, Measurement, Verdict
 from suites import recording
 from suites.bench.figures import BYTES, COPYING, MEDIAN, RATIO, THROTTLED
-
-performance: Any = import_module("docs.performance")  # docs is no package
 
 SUBJECT = "scatter_topology_witnesses_ rows 32"
 

@@ -1,0 +1,339 @@
+"""The page teeth.md and its pictures, from the records of a run of mutants and of a campaign.
+
+    python -m docs.teeth .conformance/mutants.jsonl .conformance/honest.jsonl
+
+writes all of it beside this file.
+"""
+
+import argparse
+import ast
+import pkgutil
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import matplotlib
+import msgspec
+from matplotlib import pyplot as plt
+from matplotlib.colors import ListedColormap
+
+from docs.performance import markdown
+from golden import files
+from golden.record import Footer, Header, Line, Measurement, Mutant
+from suites.mutation import bug_classes, cheats, closure
+from suites.mutation.mutants import FILES
+
+HERE: Final = Path(__file__).parent
+PAGE: Final = HERE / "teeth.md"
+SPEED: Final = "teeth-speed.svg"
+MATRIX: Final = "teeth-matrix.svg"
+LIMITS: Final = (20, 2000)  # cases to the kill: of the median, of the slowest
+
+
+@dataclass(frozen=True)
+class Run:
+    """A complete record."""
+
+    header: Header
+    lines: Sequence[Line]
+
+    @property
+    def mutants(self) -> list[Mutant]:
+        return [line for line in self.lines if isinstance(line, Mutant)]
+
+    @property
+    def place(self) -> str:
+        versions = ", ".join(
+            f"{n} {self.header.versions[n]}" for n in ("python", "torch", "triton")
+        )
+        commit, changed = (
+            self.header.commit[:12],
+            ", with changes" * self.header.commit.endswith("+"),
+        )
+        command = " ".join(self.header.arguments)
+        return f"{self.header.device}; {versions}; commit {commit}{changed}; `{command}`"
+
+
+def read(path: Path, kind: type[Mutant | Measurement], command: str) -> Run:
+    """Raises ValueError, in one line, for what is no complete record with such lines."""
+    try:
+        header, *lines = (
+            msgspec.json.decode(line, type=Line) for line in path.read_bytes().splitlines()
+        )
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: {error}; run `{command}` first") from error
+    if not isinstance(header, Header) or not lines or not isinstance(lines[-1], Footer):
+        raise ValueError(f"{path}: the run was cut short; run `{command}` again")
+    if not any(isinstance(line, kind) for line in lines):
+        raise ValueError(f"{path}: nothing of `{command}` in it; run that")
+    return Run(header, lines)
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def tally(found: Sequence[Mutant], key: Callable[[Mutant], str], names: Iterable[str]) -> str:
+    """What became of the mutants that share a key, and how soon."""
+    rows = []
+    for name in [*names, "all"]:
+        theirs = [line for line in found if name in (key(line), "all")]
+        dead = [line for line in theirs if line.outcome in ("killed", "timed-out")]
+        ends = Counter(line.outcome for line in theirs)
+        if theirs:
+            cases = [line.cases for line in dead] or [0]
+            seconds = [line.seconds for line in dead] or [0.0]
+            rows.append(
+                [
+                    name if name == "all" else f"`{name}`",
+                    str(len(theirs)),
+                    str(len(dead)),
+                    *(str(ends[each]) for each in ("equivalent", "out-of-reach", "survived")),
+                    f"{median(cases):.0f}",
+                    str(max(cases)),
+                    f"{median(seconds):.1f}",
+                    f"{max(seconds):.1f}",
+                ]
+            )
+    kinds = ["mutants", "killed", "equivalent", "out of reach", "survived"]
+    speed = ["cases, median", "worst", "seconds, median", "worst"]
+    return markdown(["", *kinds, *speed], rows, left=1)
+
+
+def rule_of(line: Mutant) -> str:
+    return line.mutant.rsplit(":", 2)[1]
+
+
+def campaign(run: Run) -> str:
+    found: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for line in run.lines:
+        if isinstance(line, Measurement):
+            found[line.implementation, line.variant][line.quantity] = line.value
+    rows = [
+        [
+            f"`{name.rpartition('.')[2]}`",
+            seeds,
+            *(f"{values[quantity]:,.0f}" for quantity in ("runs", "cases", "failures")),
+            f"{values['error_ratio']:.2f}",
+        ]
+        for (name, seeds), values in found.items()
+    ]
+    return markdown(
+        ["variant", "", "runs", "cases", "failures", "largest error / bound"], rows, left=2
+    )
+
+
+def cheat_list() -> Iterator[str]:
+    folder = Path(cheats.__file__).parent
+    for module in pkgutil.iter_modules(cheats.__path__):
+        text = (folder / f"{module.name}.py").read_text(encoding="utf-8")
+        (first, *_) = (ast.get_docstring(ast.parse(text)) or "").splitlines()
+        yield f"- `{module.name}`: {first}"
+
+
+def class_list() -> str:
+    rows = []
+    known = bug_classes.load()
+    for each in known:
+        name = f"[{each.name}]({each.link})" if each.link else each.name
+        if isinstance(each, bug_classes.Planted):
+            by = ", ".join(f"`{contract}`" for contract in each.contracts)
+        elif isinstance(each, bug_classes.Shown):
+            file, _, test = each.test.partition("::")
+            by = f"planted by {test.partition('[')[0]} in [{Path(file).name}](../{file})"
+        else:
+            by = f"cannot be here: {each.why}"
+        rows.append([name, each.what, by])
+    return markdown(["class", "what goes wrong", "what finds it"], rows, left=3)
+
+
+def excuses() -> Iterator[str]:
+    known = closure.load()
+    for excuse in (*known.contracts, *known.notes):
+        yield f"- {', '.join(f'`{name}`' for name in excuse.named)}: {excuse.reason}"
+
+
+# --- pictures ------------------------------------------------------------------------------------
+
+
+def draw_speed(found: Sequence[Mutant], path: Path) -> None:
+    """How large a part was dead after so many cases."""
+    chart, axis = plt.subplots(figsize=(8, 4.2), layout="constrained")
+    for name, style in zip(FILES, ("-", "--", "-.", ":"), strict=True):
+        theirs = [line for line in found if line.implementation == name]
+        cases = sorted(line.cases for line in theirs if line.outcome in ("killed", "timed-out"))
+        wrong = sum(line.outcome != "equivalent" for line in theirs)
+        if cases:
+            share = [100 * (at + 1) / wrong for at in range(len(cases))]
+            axis.step(cases, share, style, where="post", label=f"{name}, {wrong} mutants")
+    for limit in LIMITS:
+        axis.axvline(limit, color="grey", linewidth=0.8)
+    axis.set(xscale="log", xlabel="cases", ylabel="% of the mutants that are wrong", ylim=(0, 102))
+    axis.set_title("killed within so many cases")
+    axis.legend(loc="lower right")
+    _save(chart, path)
+
+
+def draw_matrix(found: Sequence[Mutant], contracts: Sequence[str], path: Path) -> None:
+    """Which contract finds which mutant; dark where, of an operation, no other does."""
+    lines = [line for line in found if line.kills]
+    rows = [id_ for id_ in contracts if any(id_ in _contracts(line) for line in lines)]
+    alone = closure.found_alone(lines, contracts)
+    order = sorted(lines, key=lambda m: (next(iter(m.kills)), _first(m, rows), m.mutant))
+    cells = [
+        [2 if line.mutant in alone[id_] else int(id_ in _contracts(line)) for line in order]
+        for id_ in rows
+    ]
+    chart, axis = plt.subplots(figsize=(15, 0.15 * len(rows) + 1), layout="constrained")
+    axis.imshow(cells, cmap=ListedColormap(["white", "#a8c6e8", "#16325c"]), aspect="auto")
+    axis.set_yticks(range(len(rows)), rows, fontsize=6)
+    axis.set_xticks([])
+    axis.set_xlabel(f"{len(order)} mutants of {closure.FOR}, by the first operation that fails")
+    _save(chart, path)
+
+
+def _first(line: Mutant, rows: Sequence[str]) -> int:
+    return min(map(rows.index, _contracts(line)))
+
+
+def _contracts(line: Mutant) -> set[str]:
+    """Those whose tests fail."""
+    return {id_ for tests in line.kills.values() for test in tests for id_ in test}
+
+
+def _save(chart: Any, path: Path) -> None:
+    chart.savefig(path, bbox_inches="tight", metadata={"Date": None})
+    plt.close(chart)
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+HOW: Final = """\
+A mutant is a kernel that was made wrong in one place. It counts as killed when a test of the main
+job fails, or of the sanitizer in CUDA C++; *cases* are those that were judged until then, vectors
+first, then one example of each test, then the next of each. Seconds are those of a processor. A
+mutant that changes no result which the specification allows is *equivalent*, and
+[equivalent.toml](../suites/mutation/equivalent.toml) says why: a reason that can be checked, and
+that fails the run once its mutant is killed or changed. The same file names those that are wrong
+where no machine of this suite gets to: *out of reach*, and neither equivalent nor killed. Every
+rule makes one mutant in each function where it applies; mutants that no compiler accepts are not
+counted."""
+
+ADD: Final = """\
+- **A class of bugs**: an entry in [bug_classes.toml](../suites/mutation/bug_classes.toml) with the
+  file, what it says and what is to stand there, the test that must fail, and what that then says.
+  `python -m pytest suites/selftest/mutation/test_bug_classes.py` holds it to that. If nothing
+  finds it, the missing test comes first.
+- **A rule**: a function of a node of the syntax tree in
+  [python_edits.py](../suites/mutation/python_edits.py), or a pattern in
+  [cuda_edits.py](../suites/mutation/cuda_edits.py). `python -m suites.mutation --list` shows what
+  it makes.
+- **A cheat**: a module in [cheats/](../suites/mutation/cheats) with an honest twin in it, and who
+  catches it in [test_cheats.py](../suites/selftest/mutation/test_cheats.py).
+- **A survivor** wants a better test. Only where no test can be, an entry in equivalent.toml.
+- **A new contract** wants a mutant that it alone finds:
+  [closure.toml](../suites/mutation/closure.toml) makes one, or says why there is none."""
+
+
+def page(mutants: Run, honest: Run) -> str:
+    found = mutants.mutants
+    contracts = [*files.load_contracts()]
+    alone = closure.found_alone(found, contracts)
+    notes = closure.found_by_note(found, files.all_vectors())
+    excused = {name for excuse in closure.load().contracts for name in excuse.named}
+    matrix = [line for line in found if line.kills or line.vectors]
+    wrong = [line for line in found if line.outcome != "equivalent"]
+    dead = [line for line in wrong if line.outcome in ("killed", "timed-out")]
+    parts = [
+        "# What the suite finds",
+        "",
+        f"**{len(dead)} of {len(wrong)} wrong kernels are found: "
+        f"{100 * len(dead) / len(wrong):.1f} %.** {len(found) - len(wrong)} more mutants are "
+        "equivalent.",
+        "",
+        HOW,
+        "",
+        f"*{mutants.place}.*",
+        "",
+        "## By implementation",
+        "",
+        tally(found, lambda line: line.implementation, FILES),
+        "",
+        f"![killed within so many cases]({SPEED})",
+        "",
+        "## By rule",
+        "",
+        tally(found, rule_of, sorted({rule_of(line) for line in found})),
+        "",
+        "*planted* are the classes of bugs below, *made* what `closure.toml` makes.",
+        "",
+        "## Every contract is there for something",
+        "",
+        f"{len(matrix)} mutants of `{closure.FOR}` went through all tests, not only to the first "
+        f"that fails. {sum(bool(each) for each in alone.values())} of {len(contracts)} contracts "
+        "find a mutant that, among the tests of an operation, no other contract finds; of the "
+        f"other {len(excused)} it is said below why. Of {len(notes)} notes of vectors, "
+        f"{sum(bool(each) for each in notes.values())} have a vector that finds one.",
+        "",
+        f"![contracts by mutants]({MATRIX})",
+        "",
+        "Light: a test of the contract fails. Dark: of an operation, no other contract does.",
+        "",
+        *excuses(),
+        "",
+        "## Cheats",
+        "",
+        "Implementations that are not wrong by accident. Each is caught for what it does "
+        "([test_cheats.py](../suites/selftest/mutation/test_cheats.py) says by what), and its "
+        "honest twin is not.",
+        "",
+        *cheat_list(),
+        "",
+        "## Known classes of bugs",
+        "",
+        class_list(),
+        "",
+        "## No false alarms",
+        "",
+        "Implementations that are right in another way: other blocks, other orders of summation, "
+        "compensated sums, fp64 inside, base 2 inside, other splits, other orders of ties. The "
+        "main job, with other cases for every seed:",
+        "",
+        campaign(honest),
+        "",
+        f"*{honest.place}.*",
+        "",
+        "## How to add to this",
+        "",
+        ADD,
+        "",
+        "`python -m docs.teeth .conformance/mutants.jsonl .conformance/honest.jsonl` writes this "
+        "page, after `tox -e mutants` and `python -m suites.mutation.honest`.",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("mutants", type=Path, help="the record of `tox -e mutants`")
+    parser.add_argument(
+        "honest", type=Path, help="the record of `python -m suites.mutation.honest`"
+    )
+    arguments = parser.parse_args()
+    try:
+        mutants = read(arguments.mutants, Mutant, "tox -e mutants")
+        honest = read(arguments.honest, Measurement, "python -m suites.mutation.honest")
+    except ValueError as error:
+        parser.error(str(error))
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "teeth"  # the same picture, the same bytes
+    draw_speed(mutants.mutants, HERE / SPEED)
+    draw_matrix(mutants.mutants, [*files.load_contracts()], HERE / MATRIX)
+    PAGE.write_text(page(mutants, honest), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

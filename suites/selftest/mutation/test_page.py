@@ -1,0 +1,78 @@
+"""docs/teeth.md: what it says of a run, what it refuses, and that it lists what there is."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from docs import teeth
+from golden.record import Footer, Header, Line, Measurement, Mutant
+from suites.mutation import bug_classes, equivalent
+from suites.mutation.mutants import mutants
+
+HEADER = Header(
+    2,
+    "",
+    "a" * 40,
+    {"python": "3.11.7", "torch": "2.13.0", "triton": "3.7.1"},
+    "cpu",
+    0,
+    ("torch",),
+    ("--matrix",),
+)
+KILLS: dict[str, tuple[tuple[str, ...], ...]] = {"segment_of": (("witness.arithmetic.exact",),)}
+FOUND = [
+    Mutant("torch", "a.py:f:width:1", "killed", ("a",), 4, 0.5, KILLS, ("segment_of/x",)),
+    Mutant("torch", "a.py:f:width:2", "timed-out", ("a",), 10, 60.0),
+    Mutant("torch", "a.py:g:axis:1", "survived", (), 50, 9.0),
+    Mutant("cuda", "b.cu:g:axis:1", "equivalent", (), 50, 9.0),
+]
+QUANTITIES: dict[str, float] = {"runs": 2, "cases": 12345, "failures": 0, "error_ratio": 0.25}
+MEASURED = [
+    Measurement("suites.mutation.honest.tiles", "main job", quantity, "seeds 0 to 1", value)
+    for quantity, value in QUANTITIES.items()
+]
+
+
+def record(path: Path, *lines: Line) -> Path:
+    path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    return path
+
+
+def test_the_page_says_what_a_run_came_to(tmp_path: Path) -> None:
+    ended = Footer({}, 0, 1)
+    found = teeth.read(record(tmp_path / "a", HEADER, *FOUND, ended), Mutant, "tox -e mutants")
+    honest = teeth.read(record(tmp_path / "b", HEADER, *MEASURED, ended), Measurement, "it")
+    text = teeth.page(found, honest)
+    assert "**2 of 3 wrong kernels are found: 66.7 %.** 1 more mutants are equivalent." in text
+    assert "| `torch` | 3 | 2 | 0 | 0 | 1 | 7 | 10 | 30.2 | 60.0 |" in text
+    assert "| `axis` | 2 | 0 | 1 | 0 | 1 | 0 | 0 | 0.0 | 0.0 |" in text
+    assert "| `tiles` | seeds 0 to 1 | 2 | 12,345 | 0 | 0.25 |" in text
+    assert (
+        "*cpu; python 3.11.7, torch 2.13.0, triton 3.7.1; commit aaaaaaaaaaaa; `--matrix`.*" in text
+    )
+    assert all(each.what in text for each in bug_classes.load())
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([], "not enough values to unpack"),
+        ([HEADER, *FOUND], "the run was cut short; run `tox -e mutants` again"),
+        ([HEADER, Footer({}, 0, 0)], "nothing of `tox -e mutants` in it"),
+    ],
+)
+def test_what_is_no_record_of_mutants_is_refused(
+    lines: list[Line], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        teeth.read(record(tmp_path / "a", *lines), Mutant, "tox -e mutants")
+
+
+def test_the_page_that_is_kept_counts_todays_mutants() -> None:
+    """Other mutants, another page."""
+    text = teeth.PAGE.read_text(encoding="utf-8")
+    row, *_ = (line for line in text.splitlines() if line.startswith("| all |"))
+    born = int(row.split("|")[2])
+    assert born <= len(mutants())
+    assert len(equivalent.load()) == sum(map(int, row.split("|")[4:6]))
