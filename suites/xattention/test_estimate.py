@@ -290,15 +290,13 @@ def test_chunks_of_a_long_estimate(implementation: Runner) -> None:
 
 @contract("xattention.padding.keys")
 @operations(ESTIMATE)
-@pytest.mark.parametrize(("score", "norm"), [(0.0, 1.0), (-8.0, 1.0), (-8.0, 1e-7), (-8.0, 1e60)])
+@pytest.mark.parametrize(("score", "norm"), [(0.0, 1.0), (-8.0, 1.0), (-8.0, 1e60)])
 @given(data=st.data())
 @settings(max_examples=8)
 def test_padded_keys_take_no_mass(
     implementation_or_oracle: Runner, score: float, norm: float, data: st.DataObject
 ) -> None:
-    """Beside keys that score as zeros do, ones that zeros would outweigh, logits below any that a
-    kernel may use for a mask, and a scale that is 0.
-    """
+    """Beside keys that score as zeros do, ones that zeros would outweigh, and a scale that is 0."""
     case = data.draw(even_cases("positions", score=score, norm=norm))
     implementation_or_oracle.judge(case, even_shares(case))
 
