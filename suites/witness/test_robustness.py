@@ -270,7 +270,7 @@ def test_rows_and_slots_may_be_gigabytes_apart(
 
 @contract("witness.duplicates.accepted")
 @every_operation
-@pytest.mark.parametrize("count", [128, 256, 2**16])
+@pytest.mark.parametrize("count", [256, 128, 2**16])
 def test_a_token_repeated_until_a_small_counter_wraps(
     implementation: Runner, operation: Operation, count: int
 ) -> None:
