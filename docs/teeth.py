@@ -1,8 +1,8 @@
-"""The page teeth.md and its pictures, from the records of a run of mutants and of a campaign.
+"""The page teeth.md and its pictures, from records of runs of mutants and of a campaign.
 
-    python -m docs.teeth .conformance/mutants.jsonl .conformance/honest.jsonl
+    python -m docs.teeth .conformance/mutants.jsonl --honest .conformance/honest.jsonl
 
-writes all of it beside this file.
+writes all of it beside this file. Of a mutant that several records have, the last one counts.
 """
 
 import argparse
@@ -39,10 +39,6 @@ class Run:
 
     header: Header
     lines: Sequence[Line]
-
-    @property
-    def mutants(self) -> list[Mutant]:
-        return [line for line in self.lines if isinstance(line, Mutant)]
 
     @property
     def place(self) -> str:
@@ -237,8 +233,14 @@ ADD: Final = """\
   [closure.toml](../suites/mutation/closure.toml) makes one, or says why there is none."""
 
 
-def page(mutants: Run, honest: Run) -> str:
-    found = mutants.mutants
+def mutants_of(runs: Iterable[Run]) -> list[Mutant]:
+    """The last word on each mutant."""
+    last = {line.mutant: line for run in runs for line in run.lines if isinstance(line, Mutant)}
+    return list(last.values())
+
+
+def page(runs: Sequence[Run], honest: Run) -> str:
+    found = mutants_of(runs)
     contracts = [*files.load_contracts()]
     alone = closure.found_alone(found, contracts)
     notes = closure.found_by_note(found, files.all_vectors())
@@ -255,8 +257,7 @@ def page(mutants: Run, honest: Run) -> str:
         "",
         HOW,
         "",
-        f"*{mutants.place}.*",
-        "",
+        *(f"*{run.place}.*\n" for run in runs),
         "## By implementation",
         "",
         tally(found, lambda line: line.implementation, FILES),
@@ -309,8 +310,9 @@ def page(mutants: Run, honest: Run) -> str:
         "",
         ADD,
         "",
-        "`python -m docs.teeth .conformance/mutants.jsonl .conformance/honest.jsonl` writes this "
-        "page, after `tox -e mutants` and `python -m suites.mutation.honest`.",
+        "`python -m docs.teeth RECORD... --honest RECORD` writes this page, from what "
+        "`python -m suites.mutation --matrix` and `python -m suites.mutation.honest` leave in "
+        ".conformance/.",
         "",
     ]
     return "\n".join(parts)
@@ -318,21 +320,25 @@ def page(mutants: Run, honest: Run) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("mutants", type=Path, help="the record of `tox -e mutants`")
+    parser.add_argument("mutants", type=Path, nargs="+", help="records of `tox -e mutants`")
     parser.add_argument(
-        "honest", type=Path, help="the record of `python -m suites.mutation.honest`"
+        "--honest",
+        type=Path,
+        required=True,
+        help="the record of `python -m suites.mutation.honest`",
     )
     arguments = parser.parse_args()
     try:
-        mutants = read(arguments.mutants, Mutant, "tox -e mutants")
+        runs = [read(path, Mutant, "tox -e mutants") for path in arguments.mutants]
         honest = read(arguments.honest, Measurement, "python -m suites.mutation.honest")
     except ValueError as error:
         parser.error(str(error))
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "teeth"  # the same picture, the same bytes
-    draw_speed(mutants.mutants, HERE / SPEED)
-    draw_matrix(mutants.mutants, [*files.load_contracts()], HERE / MATRIX)
-    PAGE.write_text(page(mutants, honest), encoding="utf-8")
+    found = mutants_of(runs)
+    draw_speed(found, HERE / SPEED)
+    draw_matrix(found, [*files.load_contracts()], HERE / MATRIX)
+    PAGE.write_text(page(runs, honest), encoding="utf-8")
 
 
 if __name__ == "__main__":
