@@ -2,14 +2,15 @@
 
     python -m docs.teeth .conformance/mutants.jsonl --honest .conformance/honest.jsonl
 
-writes all of it beside this file. Of a mutant that several records have, the last one counts.
+writes all of it beside this file. Of a mutant that several records have, the last one counts;
+one that is no more is left out.
 """
 
 import argparse
 import ast
 import pkgutil
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,7 +25,7 @@ from docs.performance import markdown
 from golden import files
 from golden.record import Footer, Header, Line, Measurement, Mutant
 from suites.mutation import bug_classes, cheats, closure
-from suites.mutation.mutants import FILES
+from suites.mutation.mutants import FILES, mutants
 
 HERE: Final = Path(__file__).parent
 PAGE: Final = HERE / "teeth.md"
@@ -174,7 +175,7 @@ def draw_speed(found: Sequence[Mutant], path: Path) -> None:
 
 def draw_matrix(found: Sequence[Mutant], contracts: Sequence[str], path: Path) -> None:
     """Which contract finds which mutant; dark where, of an operation, no other does."""
-    lines = [line for line in found if line.kills]
+    lines = [line for line in found if line.implementation == closure.FOR and line.kills]
     rows = [id_ for id_ in contracts if any(id_ in _contracts(line) for line in lines)]
     alone = closure.found_alone(lines, contracts)
     order = sorted(lines, key=lambda m: (next(iter(m.kills)), _first(m, rows), m.mutant))
@@ -233,19 +234,18 @@ ADD: Final = """\
   [closure.toml](../suites/mutation/closure.toml) makes one, or says why there is none."""
 
 
-def mutants_of(runs: Iterable[Run]) -> list[Mutant]:
-    """The last word on each mutant."""
-    last = {line.mutant: line for run in runs for line in run.lines if isinstance(line, Mutant)}
-    return list(last.values())
+def mutants_of(runs: Iterable[Run], names: Container[str]) -> list[Mutant]:
+    """The last word on each mutant. ``names``: of those that there are."""
+    lines = (line for run in runs for line in run.lines if isinstance(line, Mutant))
+    return list({line.mutant: line for line in lines if line.mutant in names}.values())
 
 
-def page(runs: Sequence[Run], honest: Run) -> str:
-    found = mutants_of(runs)
+def page(found: Sequence[Mutant], runs: Sequence[Run], honest: Run) -> str:
     contracts = [*files.load_contracts()]
     alone = closure.found_alone(found, contracts)
     notes = closure.found_by_note(found, files.all_vectors())
     excused = {name for excuse in closure.load().contracts for name in excuse.named}
-    matrix = [line for line in found if line.kills or line.vectors]
+    matrix = [line for line in found if line.implementation == closure.FOR]
     wrong = [line for line in found if line.outcome != "equivalent"]
     dead = [line for line in wrong if line.outcome in ("killed", "timed-out")]
     parts = [
@@ -335,10 +335,10 @@ def main() -> None:
         parser.error(str(error))
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "teeth"  # the same picture, the same bytes
-    found = mutants_of(runs)
+    found = mutants_of(runs, {mutant.name for mutant in mutants()})
     draw_speed(found, HERE / SPEED)
     draw_matrix(found, [*files.load_contracts()], HERE / MATRIX)
-    PAGE.write_text(page(runs, honest), encoding="utf-8")
+    PAGE.write_text(page(found, runs, honest), encoding="utf-8")
 
 
 if __name__ == "__main__":

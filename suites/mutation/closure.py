@@ -7,7 +7,7 @@ tests on each mutant.
 """
 
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -52,10 +52,15 @@ def load() -> Closure:
 def found_alone(found: Iterable[Mutant], contracts: Iterable[str]) -> dict[str, list[str]]:
     """By contract the mutants of which, for some operation, all tests that fail are tests of it."""
     alone: dict[str, list[str]] = {contract: [] for contract in contracts}
-    for line in found:
+    for line in _whole(found):
         for contract in set().union(*(_common(tests) for tests in line.kills.values())):
             alone[contract].append(line.mutant)
     return alone
+
+
+def _whole(found: Iterable[Mutant]) -> Iterator[Mutant]:
+    """Those that went through all tests."""
+    return (line for line in found if line.implementation == FOR)
 
 
 def _common(tests: Iterable[tuple[str, ...]]) -> set[str]:
@@ -71,7 +76,7 @@ def found_by_note(
     for operation, vector in every:
         for note in vector.notes:
             notes.setdefault(f"{operation}/{note}", set()).add(f"{operation}/{vector.id}")
-    lines = list(found)
+    lines = list(_whole(found))
     return {
         note: [line.mutant for line in lines if not {*line.vectors}.isdisjoint(vectors)]
         for note, vectors in notes.items()

@@ -48,7 +48,7 @@ class Outcome:
     """What became of a mutant.
 
     ``contracts``: of the test that failed first. ``cases`` and ``seconds``: up to that failure, or
-    all of them. ``why``: how it failed. Of all that failed in a run that came to its end,
+    all of them. ``why``: how it failed. Of all that failed, where all were run and came to an end,
     ``vectors`` are the golden ones, and ``kills`` has the contracts of each of the other tests,
     alike ones once, by the operations that these call.
     """
@@ -83,6 +83,7 @@ class _Child:
     pipe: Connection
     reports: list[_Report] = field(default_factory=list)
     stillborn: str | None = None
+    depth: Depth = "failure"
     over: bool = False
 
 
@@ -160,7 +161,7 @@ class Engine:
         )
         process.start()
         sender.close()
-        return _Child(mutant, tests, process, receiver)
+        return _Child(mutant, tests, process, receiver, depth=self.depth(mutant))
 
     def _listen(self, running: Iterable[_Child]) -> None:
         """Wait for a word of any child."""
@@ -286,7 +287,7 @@ def _outcome(child: _Child) -> Outcome:
     if failed:
         first, cases, why = failed[0], max(cases, 1), reports[-1].why
         killed = Outcome("killed", _contracts(first), cases, seconds, first.nodeid, why)
-        if child.process.exitcode:
+        if child.depth != "all" or child.process.exitcode:
             return killed
         return replace(killed, kills=_kills(failed), vectors=_vectors(failed))
     if len(reports) == len(tests):

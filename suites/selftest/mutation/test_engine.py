@@ -94,13 +94,20 @@ def test_tests_that_cannot_tell_are_left_out(left: pytest.Item) -> None:
 
 # --- what becomes of a mutant --------------------------------------------------------------------
 
-TESTS = [item(f"test_{n}", "a.py", "torch", contracts=[f"contract-{n}"]) for n in range(3)]
+TESTS = [
+    item(f"test_{n}", "a.py", "torch", "segment_of", contracts=[f"contract-{n}"]) for n in range(3)
+]
 PASSED, FAILED = engine._Report(False, 4, "", 1.0), engine._Report(True, 2, "wrong", 2.5)
 
 
-def outcome(*reports: engine._Report, exitcode: int = 0, stillborn: str | None = None) -> Outcome:
+def outcome(
+    *reports: engine._Report,
+    exitcode: int = 0,
+    stillborn: str | None = None,
+    depth: engine.Depth = "failure",
+) -> Outcome:
     process = cast(Any, SimpleNamespace(exitcode=exitcode))
-    child = engine._Child(MUTANT, TESTS, process, cast(Any, None), list(reports), stillborn)
+    child = engine._Child(MUTANT, TESTS, process, cast(Any, None), list(reports), stillborn, depth)
     return engine._outcome(child)
 
 
@@ -128,6 +135,14 @@ def outcome(*reports: engine._Report, exitcode: int = 0, stillborn: str | None =
 )
 def test_an_outcome_is_what_a_child_has_told(found: Outcome, expected: Outcome) -> None:
     assert found == expected
+
+
+def test_what_else_failed_is_told_of_a_run_of_all_tests() -> None:
+    found = outcome(PASSED, FAILED, FAILED, depth="all")
+    assert (found.contracts, found.cases) == (("contract-1",), 6)
+    assert found.kills == {"segment_of": (("contract-1",), ("contract-2",))}
+    assert outcome(PASSED, FAILED, FAILED, exitcode=-6, depth="all").kills == {}
+    assert outcome(PASSED, FAILED).kills == {}
 
 
 def test_a_process_that_ends_by_itself_says_nothing_of_its_mutant() -> None:

@@ -42,7 +42,7 @@ def test_the_page_says_what_a_run_came_to(tmp_path: Path) -> None:
     ended = Footer({}, 0, 1)
     found = teeth.read(record(tmp_path / "a", HEADER, *FOUND, ended), Mutant, "tox -e mutants")
     honest = teeth.read(record(tmp_path / "b", HEADER, *MEASURED, ended), Measurement, "it")
-    text = teeth.page([found], honest)
+    text = teeth.page(FOUND, [found], honest)
     assert "**2 of 3 wrong kernels are found: 66.7 %.** 1 more mutants are equivalent." in text
     assert "| `torch` | 3 | 2 | 0 | 0 | 1 | 7 | 10 | 30.2 | 60.0 |" in text
     assert "| `axis` | 2 | 0 | 1 | 0 | 1 | 0 | 0 | 0.0 | 0.0 |" in text
@@ -53,13 +53,14 @@ def test_the_page_says_what_a_run_came_to(tmp_path: Path) -> None:
     assert all(each.what in text for each in bug_classes.load())
 
 
-def test_of_two_records_the_last_word_on_a_mutant_counts(tmp_path: Path) -> None:
+def test_of_two_records_the_last_word_on_a_mutant_that_there_is_counts(tmp_path: Path) -> None:
     again = msgspec.structs.replace(FOUND[2], outcome="equivalent")
     runs = [
         teeth.read(record(tmp_path / "a", HEADER, *lines, Footer({}, 0, 0)), Mutant, "it")
         for lines in (FOUND, [again])
     ]
-    assert teeth.mutants_of(runs) == [*FOUND[:2], again, FOUND[3]]
+    names = {line.mutant for line in FOUND[1:]}
+    assert teeth.mutants_of(runs, names) == [FOUND[1], again, FOUND[3]]
 
 
 @pytest.mark.parametrize(
