@@ -31,6 +31,7 @@ HERE: Final = Path(__file__).parent
 PAGE: Final = HERE / "teeth.md"
 SPEED: Final = "teeth-speed.svg"
 MATRIX: Final = "teeth-matrix.svg"
+SHOWN: Final = ("python", "torch", "triton")  # versions
 LIMITS: Final = (20, 2000)  # cases to the kill: of the median, of the slowest
 
 
@@ -43,15 +44,11 @@ class Run:
 
     @property
     def place(self) -> str:
-        versions = ", ".join(
-            f"{n} {self.header.versions[n]}" for n in ("python", "torch", "triton")
-        )
-        commit, changed = (
-            self.header.commit[:12],
-            ", with changes" * self.header.commit.endswith("+"),
-        )
-        command = " ".join(self.header.arguments)
-        return f"{self.header.device}; {versions}; commit {commit}{changed}; `{command}`"
+        header = self.header
+        versions = ", ".join(f"{name} {header.versions[name]}" for name in SHOWN)
+        changed = ", with changes" if header.commit.endswith("+") else ""
+        command = " ".join(header.arguments)
+        return f"{header.device}; {versions}; commit {header.commit[:12]}{changed}; `{command}`"
 
 
 def read(path: Path, kind: type[Mutant | Measurement], command: str) -> Run:

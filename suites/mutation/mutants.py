@@ -90,8 +90,7 @@ def _by_rule(implementation: str) -> Iterator[Mutant]:
 
 def _by_hand() -> Iterator[Mutant]:
     """Changes of the reference: of what a person made, the name has the place of the function."""
-    implementation = "torch"
-    callers = _callers(implementation)
+    callers = _callers(closure.FOR)
     planted = [("planted", e.name, e.file, e.changes) for e in bug_classes.load().planted]
     made = [("made", e.name, e.file, e.changes) for e in closure.load().made]
     for rule, name, file, changes in (*planted, *made):
@@ -100,7 +99,7 @@ def _by_hand() -> Iterator[Mutant]:
         touched = [each for each in before if before[each] != after.get(each)]
         operations = [callers[each] for each in touched or before if each in callers]
         edit = Edit(re.sub(r"\W+", "-", name), rule, 0, len(text), mutated, 1)
-        yield Mutant(implementation, file, edit, frozenset().union(*operations))
+        yield Mutant(closure.FOR, file, edit, frozenset().union(*operations))
 
 
 def _callers(implementation: str) -> dict[str, frozenset[Operation]]:
