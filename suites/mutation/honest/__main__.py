@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tallies = {name: Tally() for name in options.variant or honest.VARIANTS}
     failures = [problem for seed in seeds for problem in _run(seed, tallies, options.jobs)]
     status = 1 if failures else 0
-    _write(RECORD, tallies, seeds, sys.argv[1:], status)
+    write(RECORD, tallies, seeds, sys.argv[1:], status)
     print(recording.render(_table(tallies)))
     print("\n".join([*failures, f"record: {RECORD}"]))
     return status
@@ -94,7 +94,7 @@ def _run(seed: int, tallies: dict[str, Tally], jobs: str) -> Iterator[str]:
         tally.runs += 1
 
 
-def _write(
+def write(
     path: Path,
     tallies: Mapping[str, Tally],
     seeds: range,

@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import pytest
 
 from golden import files
@@ -20,6 +21,7 @@ def test_a_contract_is_alone_where_all_that_fails_of_an_operation_is_about_it() 
         killed("one", {"segment_of": (("a",), ("b",)), "random_null": (("b",),)}),
         killed("two", {"segment_of": (("a", "c"), ("b", "c"))}),
         killed("three", {}),
+        msgspec.structs.replace(killed("four", {"segment_of": (("a",),)}), implementation="cuda"),
     ]
     assert closure.found_alone(found, "abc") == {"a": [], "b": ["one"], "c": ["two"]}
 

@@ -17,7 +17,7 @@ import pytest
 from golden.record import Footer, Header, Line
 from golden.record import Mutant as MutantLine
 from kernels.cuda import ToolchainMissing, host
-from suites.mutation import engine
+from suites.mutation import engine, equivalent, kept, summary
 from suites.mutation.__main__ import main, report
 from suites.mutation.engine import Engine, Outcome
 from suites.mutation.equivalent import Equivalent
@@ -31,12 +31,19 @@ MUTANT = next(m for m in mutants() if m.file == "witness/torch_reference.py")
 
 
 def item(
-    name: str, path: str, implementation: str, *operations: str, contracts: Sequence[str] = ()
+    name: str,
+    path: str,
+    implementation: str,
+    *operations: str,
+    contracts: Sequence[str] = (),
+    generates: bool = False,
 ) -> pytest.Item:
     """What the engine looks at of a collected test."""
 
     def marks(kind: str) -> list[SimpleNamespace]:
         known = {"operations": operations, "contract": contracts}
+        if generates:
+            known["hypothesis"] = ()
         return [SimpleNamespace(args=known[kind])] if kind in known else []
 
     found = Collected()
@@ -69,6 +76,16 @@ def test_vectors_come_first_and_then_an_example_of_each_test() -> None:
     vector = item("test_vector", "test_golden.py", "torch", operation)
     found = list(engine.candidates(MUTANT, [first, second, other, vector]))
     assert found == [vector, first, other, second]
+
+
+def test_what_generates_many_cases_waits_for_the_sanitizer_and_that_for_the_rest() -> None:
+    mutant = next(m for m in mutants() if m.file == "witness/cuda_fused.cu")
+    (operation,) = sorted(mutant.operations)[:1]
+    many = item("test_b", "witness/test_a.py", "cuda", operation, generates=True)
+    sanitized = item("test_c", "sanitize/test_a.py", "cuda", operation)
+    first, second = (item("test_d", "witness/test_a.py", "cuda", operation) for _ in range(2))
+    found = list(engine.candidates(mutant, [many, sanitized, first, second]))
+    assert found == [first, sanitized, many, second]
 
 
 def test_a_glance_is_at_vectors_and_at_one_example_of_each_test() -> None:
@@ -192,6 +209,48 @@ def test_a_survivor_and_a_stale_equivalent_are_failures(
     outcomes = {MUTANT: Outcome(kind, contracts, 3, 0.5)}
     assert report(outcomes, [MUTANT], entries, ["x"]) == status
     assert says in capsys.readouterr().out
+
+
+def test_what_is_out_of_reach_is_not_called_equivalent() -> None:
+    outcomes = {MUTANT: Outcome("survived")}
+    for needs, expected in (("", "equivalent"), ("a GPU", "out-of-reach")):
+        entries = {MUTANT.name: Equivalent(MUTANT.name, MUTANT.diff, "a reason", needs)}
+        (line,) = summary.lines(outcomes, entries)
+        assert line.outcome == expected
+
+
+def test_a_contract_that_nothing_closes_fails_a_matrix(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcomes = {MUTANT: Outcome("killed", ("witness.merge.budget",), 3, 0.5)}
+    assert report(outcomes, [MUTANT], {}, ["x"], closed=True) == 1
+    assert "closure: xattention.merge.any-number: no mutant shows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "listed", "depth"),
+    [([], False, "failure"), (["--matrix"], False, "all"), (["--matrix"], True, "glance")],
+)
+def test_how_deep_a_mutant_is_looked_at(
+    arguments: list[str],
+    listed: bool,
+    depth: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[str] = []
+
+    def find(_: object, depth: str) -> Outcome:
+        asked.append(depth)
+        return Outcome("survived")
+
+    monkeypatch.setattr(kept, "find", find)
+    entries = {MUTANT.name: Equivalent(MUTANT.name, MUTANT.diff, "a reason")} if listed else {}
+    monkeypatch.setattr(equivalent, "load", lambda: entries)
+    main([MUTANT.name, *arguments])
+    assert asked == [depth]
 
 
 # --- the command ---------------------------------------------------------------------------------

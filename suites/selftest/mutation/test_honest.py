@@ -4,15 +4,17 @@ import pkgutil
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pytest
 import torch
 
 from golden import files
+from golden.record import Footer, Line, Measurement, Status, Verdict
 from kernels import catalog
 from suites.cases import MERGE, NORMALISE, ROWS, SCORES, SELECT, STATS, Case
 from suites.mutation import honest
 from suites.mutation.calling import run
-from suites.mutation.honest.__main__ import main
+from suites.mutation.honest.__main__ import Tally, main, write
 from suites.runner import Runner
 from suites.selftest.whole_runs import ROOT, run_pytest
 from suites.strategies.xattention import OPERATIONS
@@ -98,6 +100,19 @@ def test_a_seed_gives_the_same_bytes_whatever_the_workers(tmp_path: Path) -> Non
         records.append((folder / ".conformance" / "record.jsonl").read_bytes().splitlines()[1:])
     assert records[0] == records[1]
     assert len(records[0]) > 5
+
+
+def test_a_failure_is_counted_and_recorded(tmp_path: Path) -> None:
+    tally = Tally(runs=1)
+    statuses: tuple[Status, ...] = ("passed", "failed", "not-run")
+    for status in statuses:
+        tally.add(Verdict("a test", "tiles", (), status, 4, "", 0.5))
+    path = tmp_path / "honest.jsonl"
+    write(path, {"tiles": tally}, range(3, 5), [], 1)
+    lines = [msgspec.json.decode(line, type=Line) for line in path.read_bytes().splitlines()]
+    found = {each.quantity: each.value for each in lines if isinstance(each, Measurement)}
+    assert found == {"runs": 1, "cases": 12, "failures": 1, "error_ratio": 0.5}
+    assert lines[-1] == Footer({}, 12, 1)
 
 
 @pytest.mark.parametrize(

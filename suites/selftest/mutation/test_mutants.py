@@ -10,6 +10,7 @@ import pytest
 
 from golden.model import Operation
 from kernels import catalog
+from suites.mutation import bug_classes, closure
 from suites.mutation.edits import KERNELS, Edit, text_of
 from suites.mutation.install import Stillborn, install
 from suites.mutation.mutants import FILES, Mutant, mutants
@@ -19,6 +20,12 @@ def test_there_are_hundreds_each_with_a_name_of_its_own() -> None:
     assert len(mutants()) >= 400
     assert len({mutant.name for mutant in mutants()}) == len(mutants())
     assert {mutant.implementation for mutant in mutants()} == {*catalog.BUILT_IN}
+
+
+def test_what_a_person_made_is_among_them() -> None:
+    by_hand = [mutant.edit.rule for mutant in mutants() if mutant.edit.rule in ("planted", "made")]
+    assert by_hand.count("planted") == len(bug_classes.load().planted)
+    assert by_hand.count("made") == len(closure.load().made)
 
 
 @pytest.mark.parametrize("name", catalog.BUILT_IN)
