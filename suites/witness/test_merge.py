@@ -193,8 +193,8 @@ def test_a_permuted_prefix_permutes_the_result_and_nothing_else(
     case = data.draw(cases(APPLY, rows=st.just(1)))
     learned, keep = case.tensor("learned_indices"), case.number("learned_keep")
     (actual,) = implementation_or_oracle.call(case)
-    order = data.draw(st.permutations(range(keep)), label="order of the prefix")
-    order += range(keep, learned.shape[1])
+    prefix = data.draw(st.permutations(range(keep)), label="order of the prefix")
+    order = [*prefix, *range(keep, learned.shape[1])]
     moved = Tensor("int32", learned.shape, tuple(learned.data[i] for i in order))
     permuted = Case(case.operation, {**case.inputs, "learned_indices": moved})
     implementation_or_oracle.judge(permuted, (actual[:, order],))

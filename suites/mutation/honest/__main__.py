@@ -1,15 +1,17 @@
-"""False alarms: the main job on the honest variants, over many seeds. None may fail.
+"""False alarms: the main job on the honest variants, with cases generated from many seeds.
 
-What became of each variant is left in .conformance/honest.jsonl, whether or not it all went well.
-Exit codes: 0, none did; 1, one did, or a run came to no end; 2, a mistake on the command line.
+None may fail. What became of each variant is left in .conformance/honest.jsonl, whether or not it
+all went XX
 """
 
 import argparse
+import os
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -22,112 +24,125 @@ from rich.table import Table
 from golden.record import Footer, Line, Measurement, Verdict
 from suites import recording
 from suites.mutation import honest
+from suites.mutation.honest.together import SUITES, Tally, run
 from suites.session import ROOT
 
 RECORD: Final = Path(".conformance/honest.jsonl")
-SUITES: Final = ("suites/test_golden.py", "suites/witness", "suites/xattention")
 
+GENERATED: Final = "generated"
+GIVEN: Final = "the same for every seed"
 
-@dataclass
-class Tally:
-    """What became of one variant, all seeds together."""
-
-    runs: int = 0
-    cases: int = 0
-    failures: int = 0
-    error_ratio: float = 0.0  # the largest
-
-    def add(self, verdict: Verdict) -> None:
-        self.cases += verdict.cases
-        self.failures += _failed(verdict)
-        self.error_ratio = max(self.error_ratio, verdict.error_ratio or 0.0)
+Tallies = dict[str, Tally]  # by variant
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m suites.mutation.honest", description=__doc__)
     parser.add_argument("variant", nargs="*", help=f"{', '.join(honest.VARIANTS)}; all by default")
     parser.add_argument("--seeds", nargs=2, type=int, default=(0, 1), metavar=("A", "B"))
-    parser.add_argument("-n", dest="jobs", default="auto", metavar="N", help="for pytest-xdist")
+    parser.add_argument("-j", dest="jobs", type=int, default=os.cpu_count(), metavar="N")
     options = parser.parse_args(arguments)
     seeds = range(*options.seeds)
     if not seeds:
         parser.error(f"--seeds {seeds.start} {seeds.stop}: from A up to, not including, B")
+    if options.jobs < 1:
+        parser.error(f"-j {options.jobs}: give a number of at least 1")
     for unknown in {*options.variant} - {*honest.VARIANTS}:
         parser.error(f"{unknown}: no such variant; use one of {', '.join(honest.VARIANTS)}")
-    tallies = {name: Tally() for name in options.variant or honest.VARIANTS}
-    failures = [problem for seed in seeds for problem in _run(seed, tallies, options.jobs)]
-    status = 1 if failures else 0
-    write(RECORD, tallies, seeds, sys.argv[1:], status)
-    print(recording.render(_table(tallies)))
-    print("\n".join([*failures, f"record: {RECORD}"]))
+    names = options.variant or honest.VARIANTS
+    try:
+        found = {
+            GIVEN: given(names, options.jobs),
+            GENERATED: generated(names, seeds, options.jobs),
+        }
+    except RuntimeError as error:
+        parser.exit(1, f"{parser.prog}: {error}\n")
+    status = write(RECORD, found, seeds, sys.argv[1:])
+    print(recording.render(_table(found)))
+    for tallies in found.values():
+        for tally in tallies.values():
+            for failure in tally.failures:
+                print(failure)
+    print(f"record: {RECORD}")
     return status
 
 
-def _failed(verdict: Verdict) -> bool:
-    return verdict.status not in ("passed", "not-run")
-
-
-def _run(seed: int, tallies: dict[str, Tally], jobs: str) -> Iterator[str]:
-    """One run of the main job, added to the tallies; what failed, a line each."""
-    modules = {f"{honest.__name__}.{name}": name for name in tallies}
+def given(names: Sequence[str], jobs: int) -> Tallies:
+    """What the main job does not generate: golden vectors, examples, all small rows."""
+    tallies = {name: Tally(1) for name in names}
     with TemporaryDirectory() as folder:
         record = Path(folder, "record.jsonl")
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-n", jobs]
-        command += [f"--impl={module}" for module in modules]
-        command += [f"--seed={seed}", f"--record={record}", *SUITES]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-n", str(jobs)]
+        command += [f"--impl={_module(name)}" for name in names]
+        command += ["-m", "not hypothesis", f"--record={record}", *SUITES]
         subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
         lines = record.read_bytes().splitlines() if record.exists() else []
     found = [msgspec.json.decode(line, type=Line) for line in lines]
-    verdicts = [line for line in found if isinstance(line, Verdict)]
-    statuses = Counter(verdict.status for verdict in verdicts)
-    print(
-        f"seed {seed}: {', '.join(f'{n} {status}' for status, n in statuses.items())}", flush=True
-    )
     if not found or not isinstance(found[-1], Footer):
-        yield f"seed {seed}: the run came to no end; `python -m pytest --seed {seed}` shows why"
-    for verdict in verdicts:
-        if verdict.implementation in modules:
-            tallies[modules[verdict.implementation]].add(verdict)
-        if _failed(verdict):
-            yield f"seed {seed}: {verdict.status}: {verdict.test}: {verdict.detail}"
-    for tally in tallies.values():
-        tally.runs += 1
+        raise RuntimeError("the main job came to no end; `python -m pytest` shows why")
+    for verdict in found:
+        name = verdict.implementation.rpartition(".")[2] if isinstance(verdict, Verdict) else ""
+        if isinstance(verdict, Verdict) and name in tallies:
+            wrong = verdict.status not in ("passed", "not-run")
+            line = f"{verdict.status}: {verdict.test}: {verdict.detail}" if wrong else ""
+            tallies[name].count(verdict.cases, verdict.error_ratio, line)
+    return tallies
 
 
-def write(
-    path: Path,
-    tallies: Mapping[str, Tally],
-    seeds: range,
-    arguments: Sequence[str],
-    status: int,
-) -> None:
-    header = recording.header(ROOT, torch.device("cpu"), seeds.start, tallies, arguments)
+def generated(names: Sequence[str], seeds: range, jobs: int) -> Tallies:
+    """What the main job generates from each of the seeds."""
+    tallies = {name: Tally() for name in names}
+    parts = [seeds[at::jobs] for at in range(min(jobs, len(seeds)))]
+    with ProcessPoolExecutor(len(parts), get_context("spawn")) as processes:
+        for found in processes.map(partial(run, [*map(_module, names)]), parts):
+            for name, tally in tallies.items():
+                tally.add(found[_module(name)])
+    return tallies
+
+
+def _module(name: str) -> str:
+    return f"{honest.__name__}.{name}"
+
+
+def _figures(tally: Tally) -> dict[str, float]:
+    failures = len(tally.failures)
+    return {
+        "runs": tally.runs,
+        "cases": tally.cases,
+        "failures": failures,
+        "error_ratio": tally.error_ratio,
+    }
+
+
+def write(path: Path, found: Mapping[str, Tallies], seeds: range, arguments: Sequence[str]) -> int:
+    """The exit code, which is in the record as well."""
+    every = [(kind, *each) for kind, tallies in found.items() for each in tallies.items()]
+    names = dict.fromkeys(name for _, name, _ in every)
+    header = recording.header(ROOT, torch.device("cpu"), seeds.start, [*names], arguments)
     lines: list[Line] = [
-        Measurement(name, "main job", quantity, f"seeds {seeds.start} to {seeds.stop - 1}", value)
-        for name, tally in tallies.items()
-        for quantity, value in asdict(tally).items()
+        Measurement(name, kind, quantity, f"seeds {seeds.start} to {seeds.stop - 1}", value)
+        for kind, name, tally in every
+        for quantity, value in _figures(tally).items()
     ]
-    cases = sum(tally.cases for tally in tallies.values())
+    status = int(any(tally.failures for _, _, tally in every))
+    cases = sum(tally.cases for _, _, tally in every)
     recording.begin(path, header)
     with path.open("ab") as file:
         file.writelines(
             msgspec.json.encode(line) + b"\n" for line in [*lines, Footer({}, cases, status)]
         )
+    return status
 
 
-def _table(tallies: dict[str, Tally]) -> Table:
+def _table(found: Mapping[str, Tallies]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("cases")
     table.add_column("variant")
     for heading in ("runs", "cases", "failures", "|error| / bound"):
         table.add_column(heading, justify="right")
-    for name, tally in tallies.items():
-        table.add_row(
-            name,
-            str(tally.runs),
-            f"{tally.cases:,}",
-            str(tally.failures),
-            f"{tally.error_ratio:.2f}",
-        )
+    for kind, tallies in found.items():
+        for name, tally in tallies.items():
+            runs, cases, failures, ratio = _figures(tally).values()
+            table.add_row(kind, name, f"{runs}", f"{cases:,}", f"{failures}", f"{ratio:.2f}")
     return table
 
 

@@ -1,7 +1,6 @@
 """From the last to the first: products, weights, chunks, and blocks of equal sums."""
 
-from functools import reduce
-
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,16 +9,17 @@ from suites.mutation.honest.rows import Rows
 
 
 def _one_by_one(values: Tensor) -> Tensor:
-    parts = values.flip(-1).unbind(-1)
-    return reduce(torch.add, parts, values.new_zeros(values.shape[:-1]))
+    """By numpy, whose running sums have the type of what they sum; torch's on a CPU are fp64."""
+    if not values.shape[-1]:
+        return values.sum(-1)
+    with np.errstate(all="ignore"):
+        sums = np.add.accumulate(values.flip(-1).numpy(), axis=-1)
+    return torch.from_numpy(sums[..., -1].copy())
 
 
 def _product(queries: Tensor, keys: Tensor) -> Tensor:
     """A component after the other."""
-    pairs = zip(queries.flip(-1).unbind(-1), keys.flip(-1).unbind(-1), strict=True)
-    terms = (q.unsqueeze(-1) * k.unsqueeze(-2) for q, k in pairs)
-    zero = queries.new_zeros(*queries.shape[:-1], keys.shape[-2])
-    return reduce(torch.add, terms, zero)
+    return _one_by_one(queries.unsqueeze(-2) * keys.unsqueeze(-3))
 
 
 WAY = Way(total=_one_by_one, product=_product, tile=7, latest_first=True)

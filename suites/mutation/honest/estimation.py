@@ -89,12 +89,16 @@ class Way:
         return torch.where(seen.tril(diagonal) if is_causal else seen, x, -math.inf)
 
     def _statistics(self, x: Tensor) -> State:
-        m = x.new_full(x.shape[:-1], -math.inf)
-        parts = [(m, torch.zeros_like(m))]
-        for part in torch.split(x, self.tile or max(x.shape[-1], 1), -1) if x.shape[-1] else ():
-            m = part.amax(-1)
-            parts.append((m, self.total(self.exp(part - _subtrahend(m).unsqueeze(-1)))))
+        tiles = torch.split(x, self.tile or max(x.shape[-1], 1), -1)
+        parts = [self._of_tile(tile) for tile in tiles if tile.shape[-1]]
+        if not parts:
+            m = x.new_full(x.shape[:-1], -math.inf)
+            return m, torch.zeros_like(m)
         return self._merged(parts)
+
+    def _of_tile(self, x: Tensor) -> State:
+        m = x.amax(-1)
+        return m, self.total(self.exp(x - _subtrahend(m).unsqueeze(-1)))
 
     def _merged(self, parts: Sequence[State]) -> State:
         """Two at a time."""
