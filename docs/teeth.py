@@ -1,9 +1,10 @@
 """The page teeth.md and its pictures, from records of runs of mutants and of a campaign.
 
-    python -m docs.teeth .conformance/mutants.jsonl --honest .conformance/honest.jsonl
+    python -m docs.teeth .conformance/mutants.jsonl --honest docs/campaign/*.jsonl
 
 writes all of it beside this file. Of a mutant that several records have, the last one counts;
-one that is no more is left out.
+one that is no more is left out. The campaign takes hours: its records, of other seeds each, are
+kept in campaign/.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from docs.performance import markdown
 from golden import files
 from golden.record import Footer, Header, Line, Measurement, Mutant
 from suites.mutation import bug_classes, cheats, closure
+from suites.mutation.honest import GENERATED, GIVEN
 from suites.mutation.mutants import FILES, mutants
 
 HERE: Final = Path(__file__).parent
@@ -100,23 +102,57 @@ def rule_of(line: Mutant) -> str:
     return line.mutant.rsplit(":", 2)[1]
 
 
-def campaign(run: Run) -> str:
-    found: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-    for line in run.lines:
-        if isinstance(line, Measurement):
-            found[line.implementation, line.variant][line.quantity] = line.value
-    rows = [
-        [
-            f"`{name.rpartition('.')[2]}`",
-            seeds,
-            *(f"{values[quantity]:,.0f}" for quantity in ("runs", "cases", "failures")),
-            f"{values['error_ratio']:.2f}",
-        ]
-        for (name, seeds), values in found.items()
-    ]
-    return markdown(
-        ["variant", "", "runs", "cases", "failures", "largest error / bound"], rows, left=2
+def campaign(runs: Sequence[Run]) -> Iterator[str]:
+    """What the honest variants came to. Raises ValueError where two records share a seed."""
+    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    seeds: set[int] = set()
+    for run in runs:
+        for line in run.lines:
+            if isinstance(line, Measurement):
+                found[line.subject, line.implementation, line.quantity].append(line.value)
+        if shared := seeds.intersection(theirs := _seeds(run)):
+            raise ValueError(f"--honest: two records have seed {min(shared)}; leave one out")
+        seeds.update(theirs)
+
+    def total(kind: str, quantity: str, name: str = "") -> str:
+        """Of a variant, or of all."""
+        keys = [key for key in found if key[::2] == (kind, quantity) and name in ("", key[1])]
+        return f"{sum(sum(found[key]) for key in keys):,.0f}"
+
+    yield (
+        f"**{total(GENERATED, 'runs')} full runs' worth of generated cases, "
+        f"{total(GENERATED, 'cases')} of them: {total(GENERATED, 'failures')} failures.** "
+        "A full run is the main job on one variant."
     )
+    yield ""
+    yield markdown(
+        ["variant", "full runs", "cases", "failures", "largest error / bound"],
+        [
+            [
+                f"`{name}`",
+                *(total(GENERATED, quantity, name) for quantity in ("runs", "cases", "failures")),
+                f"{max(ratios):.2f}",
+            ]
+            for (kind, name, quantity), ratios in found.items()
+            if (kind, quantity) == (GENERATED, "error_ratio")
+        ],
+        left=1,
+    )
+    yield ""
+    yield (
+        "Cases that are not generated are the same in every run: "
+        f"{total(GIVEN, 'cases')} of all variants, {total(GIVEN, 'failures')} failures."
+    )
+
+
+def _seeds(run: Run) -> range:
+    """Those of a campaign: as many as any variant has runs."""
+    counts = [
+        int(line.value)
+        for line in run.lines
+        if isinstance(line, Measurement) and (line.subject, line.quantity) == (GENERATED, "runs")
+    ]
+    return range(run.header.seed, run.header.seed + max(counts, default=0))
 
 
 def cheat_list() -> Iterator[str]:
@@ -237,7 +273,7 @@ def mutants_of(runs: Iterable[Run], names: Container[str]) -> list[Mutant]:
     return list({line.mutant: line for line in lines if line.mutant in names}.values())
 
 
-def page(found: Sequence[Mutant], runs: Sequence[Run], honest: Run) -> str:
+def page(found: Sequence[Mutant], runs: Sequence[Run], honest: Sequence[Run]) -> str:
     contracts = [*files.load_contracts()]
     alone = closure.found_alone(found, contracts)
     notes = closure.found_by_note(found, files.all_vectors())
@@ -299,17 +335,17 @@ def page(found: Sequence[Mutant], runs: Sequence[Run], honest: Run) -> str:
         "compensated sums, fp64 inside, base 2 inside, other splits, other orders of ties. The "
         "main job, with other cases for every seed:",
         "",
-        campaign(honest),
+        *campaign(honest),
         "",
-        f"*{honest.place}.*",
-        "",
+        *(f"*{run.place}.*\n" for run in honest),
         "## How to add to this",
         "",
         ADD,
         "",
-        "`python -m docs.teeth RECORD... --honest RECORD` writes this page, from what "
+        "`python -m docs.teeth RECORD... --honest RECORD...` writes this page, from what "
         "`python -m suites.mutation --matrix` and `python -m suites.mutation.honest` leave in "
-        ".conformance/.",
+        ".conformance/. What the latter has left so far is in [campaign/](campaign); it goes on "
+        "with other `--seeds`.",
         "",
     ]
     return "\n".join(parts)
@@ -321,21 +357,25 @@ def main() -> None:
     parser.add_argument(
         "--honest",
         type=Path,
+        nargs="+",
         required=True,
-        help="the record of `python -m suites.mutation.honest`",
+        help="records of `python -m suites.mutation.honest`",
     )
     arguments = parser.parse_args()
     try:
         runs = [read(path, Mutant, "tox -e mutants") for path in arguments.mutants]
-        honest = read(arguments.honest, Measurement, "python -m suites.mutation.honest")
+        honest = [
+            read(path, Measurement, "python -m suites.mutation.honest") for path in arguments.honest
+        ]
+        found = mutants_of(runs, {mutant.name for mutant in mutants()})
+        text = page(found, runs, honest)
     except ValueError as error:
         parser.error(str(error))
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "teeth"  # the same picture, the same bytes
-    found = mutants_of(runs, {mutant.name for mutant in mutants()})
     draw_speed(found, HERE / SPEED)
     draw_matrix(found, [*files.load_contracts()], HERE / MATRIX)
-    PAGE.write_text(page(found, runs, honest), encoding="utf-8")
+    PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,3 +10,7 @@ many seeds.
 from typing import Final
 
 VARIANTS: Final = ("backwards", "base_two_inside", "compensated", "double", "tiles")
+
+# What a record calls the cases of the main job.
+GENERATED: Final = "generated"
+GIVEN: Final = "the same for every seed"

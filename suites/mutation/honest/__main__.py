@@ -1,7 +1,7 @@
 """False alarms: the main job on the honest variants, with cases generated from many seeds.
 
-None may fail. What became of each variant is left in .conformance/honest.jsonl, whether or not it
-all went XX
+None may fail. What became of each variant is left in .conformance/honest.jsonl. Exit codes: 0, none
+did; 1, one did, or the main job came to no end; 2, a mistake on the command line.
 """
 
 import argparse
@@ -24,13 +24,11 @@ from rich.table import Table
 from golden.record import Footer, Line, Measurement, Verdict
 from suites import recording
 from suites.mutation import honest
+from suites.mutation.honest import GENERATED, GIVEN
 from suites.mutation.honest.together import SUITES, Tally, run
 from suites.session import ROOT
 
 RECORD: Final = Path(".conformance/honest.jsonl")
-
-GENERATED: Final = "generated"
-GIVEN: Final = "the same for every seed"
 
 Tallies = dict[str, Tally]  # by variant
 
@@ -60,8 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(recording.render(_table(found)))
     for tallies in found.values():
         for tally in tallies.values():
-            for failure in tally.failures:
-                print(failure)
+            print("".join(f"{failure}\n" for failure in tally.failures), end="")
     print(f"record: {RECORD}")
     return status
 
@@ -116,8 +113,7 @@ def _figures(tally: Tally) -> dict[str, float]:
 def write(path: Path, found: Mapping[str, Tallies], seeds: range, arguments: Sequence[str]) -> int:
     """The exit code, which is in the record as well."""
     every = [(kind, *each) for kind, tallies in found.items() for each in tallies.items()]
-    names = dict.fromkeys(name for _, name, _ in every)
-    header = recording.header(ROOT, torch.device("cpu"), seeds.start, [*names], arguments)
+    header = recording.header(ROOT, torch.device("cpu"), seeds.start, found[GENERATED], arguments)
     lines: list[Line] = [
         Measurement(name, kind, quantity, f"seeds {seeds.start} to {seeds.stop - 1}", value)
         for kind, name, tally in every

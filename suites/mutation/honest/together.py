@@ -105,7 +105,7 @@ class Together:
                     test(**arguments | again | {fixture: runner})
                 except UnsatisfiedAssumption as leave:
                     left.append(leave)
-                except Exception as error:
+                except (Exception, pytest.skip.Exception) as error:
                     failed.setdefault(runner.name, f"{type(error).__name__}: {error}")
             if len(left) == len(runners):
                 raise left[0]

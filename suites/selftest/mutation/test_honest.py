@@ -9,17 +9,19 @@ import pytest
 import torch
 
 from golden import files
-from golden.record import Footer, Line, Measurement, Status, Verdict
+from golden.record import Footer, Header, Line, Measurement
 from kernels import catalog
 from suites.cases import MERGE, NORMALISE, ROWS, SCORES, SELECT, STATS, Case
 from suites.mutation import honest
 from suites.mutation.calling import run
-from suites.mutation.honest.__main__ import Tally, main, write
+from suites.mutation.honest import GENERATED, GIVEN
+from suites.mutation.honest.__main__ import main, write
+from suites.mutation.honest.together import Tally
 from suites.runner import Runner
 from suites.selftest.whole_runs import ROOT, run_pytest
 from suites.strategies.xattention import OPERATIONS
 
-SHARED: Final = {"estimation", "rows", "__main__"}
+SHARED: Final = {"estimation", "rows", "together", "__main__"}
 QUICK: Final[list[tuple[str, list[str]]]] = [
     ("suites/witness/test_differential.py::test_a_few_rows", [*ROWS]),
     ("suites/xattention/test_bounds.py::test_ordinary_cases", [STATS, MERGE, NORMALISE, SCORES]),
@@ -103,22 +105,36 @@ def test_a_seed_gives_the_same_bytes_whatever_the_workers(tmp_path: Path) -> Non
 
 
 def test_a_failure_is_counted_and_recorded(tmp_path: Path) -> None:
-    tally = Tally(runs=1)
-    statuses: tuple[Status, ...] = ("passed", "failed", "not-run")
-    for status in statuses:
-        tally.add(Verdict("a test", "tiles", (), status, 4, "", 0.5))
+    tally = Tally(2)
+    tally.count(4, None)
+    tally.count(8, 0.5, "seed 3: tiles: a test: it is wrong")
+    sound = Tally(1, 100, 0.25)
     path = tmp_path / "honest.jsonl"
-    write(path, {"tiles": tally}, range(3, 5), [], 1)
-    lines = [msgspec.json.decode(line, type=Line) for line in path.read_bytes().splitlines()]
-    found = {each.quantity: each.value for each in lines if isinstance(each, Measurement)}
-    assert found == {"runs": 1, "cases": 12, "failures": 1, "error_ratio": 0.5}
-    assert lines[-1] == Footer({}, 12, 1)
+    assert write(path, {GENERATED: {"tiles": tally}, GIVEN: {"tiles": sound}}, range(3, 5), []) == 1
+    header, *lines = (
+        msgspec.json.decode(line, type=Line) for line in path.read_bytes().splitlines()
+    )
+    assert isinstance(header, Header)
+    assert (header.seed, header.implementations) == (3, ("tiles",))
+    found = {(x.subject, x.quantity): x.value for x in lines if isinstance(x, Measurement)}
+    assert found == {
+        (GENERATED, "runs"): 2,
+        (GENERATED, "cases"): 12,
+        (GENERATED, "failures"): 1,
+        (GENERATED, "error_ratio"): 0.5,
+        (GIVEN, "runs"): 1,
+        (GIVEN, "cases"): 100,
+        (GIVEN, "failures"): 0,
+        (GIVEN, "error_ratio"): 0.25,
+    }
+    assert lines[-1] == Footer({}, 112, 1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--seeds", "3", "3"], "from A up to, not including, B"),
+        (["-j", "0"], "-j 0: give a number of at least 1"),
         (["dishonest"], "dishonest: no such variant; use one of backwards"),
     ],
 )

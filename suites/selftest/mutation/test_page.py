@@ -4,10 +4,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from docs import teeth
 from golden.record import Footer, Header, Line, Measurement, Mutant
 from suites.mutation import bug_classes
+from suites.mutation.honest import GENERATED, GIVEN
 
 HEADER = Header(
     2,
@@ -28,7 +30,8 @@ FOUND = [
 ]
 QUANTITIES: dict[str, float] = {"runs": 2, "cases": 12345, "failures": 0, "error_ratio": 0.25}
 MEASURED = [
-    Measurement("suites.mutation.honest.tiles", "main job", quantity, "seeds 0 to 1", value)
+    Measurement("tiles", kind, quantity, "seeds 0 to 1", value)
+    for kind in (GENERATED, GIVEN)
     for quantity, value in QUANTITIES.items()
 ]
 
@@ -42,11 +45,11 @@ def test_the_page_says_what_a_run_came_to(tmp_path: Path) -> None:
     ended = Footer({}, 0, 1)
     found = teeth.read(record(tmp_path / "a", HEADER, *FOUND, ended), Mutant, "tox -e mutants")
     honest = teeth.read(record(tmp_path / "b", HEADER, *MEASURED, ended), Measurement, "it")
-    text = teeth.page(FOUND, [found], honest)
+    text = teeth.page(FOUND, [found], [honest])
     assert "**2 of 3 wrong kernels are found: 66.7 %.** 1 more mutants are equivalent." in text
     assert "| `torch` | 3 | 2 | 0 | 0 | 1 | 7 | 10 | 30.2 | 60.0 |" in text
     assert "| `axis` | 2 | 0 | 1 | 0 | 1 | 0 | 0 | 0.0 | 0.0 |" in text
-    assert "| `tiles` | seeds 0 to 1 | 2 | 12,345 | 0 | 0.25 |" in text
+    assert "| `tiles` | 2 | 12,345 | 0 | 0.25 |" in text
     assert (
         "*cpu; python 3.11.7, torch 2.13.0, triton 3.7.1; commit aaaaaaaaaaaa; `--matrix`.*" in text
     )
@@ -54,13 +57,40 @@ def test_the_page_says_what_a_run_came_to(tmp_path: Path) -> None:
 
 
 def test_of_two_records_the_last_word_on_a_mutant_that_there_is_counts(tmp_path: Path) -> None:
-    again = msgspec.structs.replace(FOUND[2], outcome="equivalent")
+    again = replace(FOUND[2], outcome="equivalent")
     runs = [
         teeth.read(record(tmp_path / "a", HEADER, *lines, Footer({}, 0, 0)), Mutant, "it")
         for lines in (FOUND, [again])
     ]
     names = {line.mutant for line in FOUND[1:]}
     assert teeth.mutants_of(runs, names) == [FOUND[1], again, FOUND[3]]
+
+
+def campaigns(folder: Path, *seeds: int, failures: int = 0) -> list[teeth.Run]:
+    """Of two seeds each, from one of those given."""
+    found = [
+        replace(line, value=failures) if line.quantity == "failures" else line for line in MEASURED
+    ]
+    return [
+        teeth.read(
+            record(folder / str(seed), replace(HEADER, seed=seed), *found, Footer({}, 0, 0)),
+            Measurement,
+            "it",
+        )
+        for seed in seeds
+    ]
+
+
+def test_a_campaign_goes_on_from_record_to_record(tmp_path: Path) -> None:
+    text = "\n".join(teeth.campaign(campaigns(tmp_path, 0, 2, 4, failures=1)))
+    assert "**6 full runs' worth of generated cases, 37,035 of them: 3 failures.**" in text
+    assert "| `tiles` | 6 | 37,035 | 3 | 0.25 |" in text
+    assert "the same in every run: 37,035 of all variants, 3 failures" in text
+
+
+def test_no_seed_counts_twice(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--honest: two records have seed 3; leave one out"):
+        list(teeth.campaign(campaigns(tmp_path, 0, 2, 3)))
 
 
 @pytest.mark.parametrize(
@@ -82,3 +112,10 @@ def test_the_page_that_is_kept_lists_todays_classes_and_cheats() -> None:
     text = teeth.PAGE.read_text(encoding="utf-8")
     assert teeth.class_list() in text
     assert all(line in text for line in teeth.cheat_list())
+
+
+def test_the_page_that_is_kept_has_the_campaign_that_is_kept() -> None:
+    kept = sorted((teeth.HERE / "campaign").glob("*.jsonl"))
+    runs = [teeth.read(path, Measurement, "it") for path in kept]
+    text = teeth.PAGE.read_text(encoding="utf-8")
+    assert all(part in text for part in teeth.campaign(runs))
