@@ -6,6 +6,7 @@ Nothing here is made for speed.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ class Way:
     """``dtype``: of all that is computed; ``exp``: of differences, at most 0; ``total``: the sum
     over the last dim; ``product``: ``[..., i, d]`` and ``[..., j, d]`` to ``[..., i, j]``;
     ``tile``: keys whose statistics are taken at once, None: all; ``latest_first``: parts are merged
-    from the last to the first, and of blocks with equal sums the last comes first.
+    from the last to the first, else by twos; and of blocks with equal sums the last comes first.
     """
 
     dtype: torch.dtype = torch.float32
@@ -89,26 +90,29 @@ class Way:
         return torch.where(seen.tril(diagonal) if is_causal else seen, x, -math.inf)
 
     def _statistics(self, x: Tensor) -> State:
-        tiles = torch.split(x, self.tile or max(x.shape[-1], 1), -1)
-        parts = [self._of_tile(tile) for tile in tiles if tile.shape[-1]]
-        if not parts:
-            m = x.new_full(x.shape[:-1], -math.inf)
-            return m, torch.zeros_like(m)
-        return self._merged(parts)
+        width = max(x.shape[-1], 1)
+        tile = self.tile or width
+        x = pad(x, (0, width - x.shape[-1] + (-width % tile)), value=-math.inf)
+        tiles = torch.unflatten(x, -1, (-1, tile))
+        m = tiles.amax(-1)
+        return self._merged(m, self.total(self.exp(tiles - _subtrahend(m).unsqueeze(-1))))
 
-    def _of_tile(self, x: Tensor) -> State:
-        m = x.amax(-1)
-        return m, self.total(self.exp(x - _subtrahend(m).unsqueeze(-1)))
+    def _merged(self, m: Tensor, total: Tensor) -> State:
+        """Of parts along the last dim: one by one from the last, or neighbours to one."""
+        if self.latest_first:
+            *parts, state = zip(m.unbind(-1), total.unbind(-1), strict=True)
+            return reduce(self._pair, reversed(parts), state)
+        while (count := m.shape[-1]) > 1:
+            m, total = pad(m, (0, count % 2), value=-math.inf), pad(total, (0, count % 2))
+            halves = (torch.unflatten(each, -1, (-1, 2)).unbind(-1) for each in (m, total))
+            m, total = self._pair(*zip(*halves, strict=True))
+        return m.squeeze(-1), total.squeeze(-1)
 
-    def _merged(self, parts: Sequence[State]) -> State:
-        """Two at a time."""
-        first, *rest = reversed(parts) if self.latest_first else parts
-        m, total = first
-        for other_m, other_total in rest:
-            largest = torch.maximum(m, other_m)
-            own, other = (self.exp(each - _subtrahend(largest)) for each in (m, other_m))
-            m, total = largest, total * own + other_total * other
-        return m, total
+    def _pair(self, one: State, other: State) -> State:
+        (m, total), (other_m, other_total) = one, other
+        largest = torch.maximum(m, other_m)
+        own, its = (self.exp(each - _subtrahend(largest)) for each in (m, other_m))
+        return largest, total * own + other_total * its
 
     def softmax_compute_partial_stats(
         self,
@@ -128,8 +132,8 @@ class Way:
 
     def merge_softmax_stats(self, m_chunks: Sequence[Tensor], l_chunks: Sequence[Tensor]) -> State:
         refusals.check_chunks(m_chunks, l_chunks)
-        chunks = zip(m_chunks, l_chunks, strict=True)
-        m, total = self._merged([(m.to(self.dtype), total.to(self.dtype)) for m, total in chunks])
+        chunks = (torch.stack(list(each), -1).to(self.dtype) for each in (m_chunks, l_chunks))
+        m, total = self._merged(*chunks)
         return m.float().clone(), total.float().clone()
 
     def _block_sums(self, x: Tensor, state: State, block: int, real_rows: int) -> Tensor:
@@ -245,7 +249,8 @@ class Way:
                 )
                 for kv_start, keys in _chunks(key_states, chunk_size)
             ]
-            state = self._merged([self._statistics(x) for x in logits])
+            parts = zip(*map(self._statistics, logits), strict=True)
+            state = self._merged(*(torch.stack(each, -1) for each in parts))
             rows = [self._block_sums(x, state, block, x.shape[2]) for x in logits]
             sums.append(torch.cat(rows, -1))
         block_sums = torch.cat(sums, 2).to(query_states.dtype)
