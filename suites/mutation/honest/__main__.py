@@ -8,7 +8,7 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -63,34 +63,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def given(names: Sequence[str], jobs: int) -> Tallies:
+def given(names: Sequence[str], jobs: int, tests: Sequence[str] = SUITES) -> Tallies:
     """What the main job does not generate: golden vectors, examples, all small rows."""
-    tallies = {name: Tally(1) for name in names}
     with TemporaryDirectory() as folder:
         record = Path(folder, "record.jsonl")
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-n", str(jobs)]
         command += [f"--impl={_module(name)}" for name in names]
-        command += ["-m", "not hypothesis", f"--record={record}", *SUITES]
+        command += ["-m", "not hypothesis", f"--record={record}", *tests]
         subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
         lines = record.read_bytes().splitlines() if record.exists() else []
     found = [msgspec.json.decode(line, type=Line) for line in lines]
     if not found or not isinstance(found[-1], Footer):
         raise RuntimeError("the main job came to no end; `python -m pytest` shows why")
-    for verdict in found:
-        name = verdict.implementation.rpartition(".")[2] if isinstance(verdict, Verdict) else ""
-        if isinstance(verdict, Verdict) and name in tallies:
-            wrong = verdict.status not in ("passed", "not-run")
-            line = f"{verdict.status}: {verdict.test}: {verdict.detail}" if wrong else ""
-            tallies[name].count(verdict.cases, verdict.error_ratio, line)
+    return tallied(names, found)
+
+
+def tallied(names: Sequence[str], lines: Iterable[Line]) -> Tallies:
+    """Of one run's record, what it says of the variants."""
+    tallies = {name: Tally(1) for name in names}
+    for line in lines:
+        name = line.implementation.rpartition(".")[2] if isinstance(line, Verdict) else ""
+        if isinstance(line, Verdict) and name in tallies:
+            wrong = line.status not in ("passed", "not-run")
+            failure = f"{line.status}: {line.test}: {line.detail}" if wrong else ""
+            tallies[name].count(line.cases, line.error_ratio, failure)
     return tallies
 
 
-def generated(names: Sequence[str], seeds: range, jobs: int) -> Tallies:
+def generated(
+    names: Sequence[str], seeds: range, jobs: int, tests: Sequence[str] = SUITES
+) -> Tallies:
     """What the main job generates from each of the seeds."""
     tallies = {name: Tally() for name in names}
     parts = [seeds[at::jobs] for at in range(min(jobs, len(seeds)))]
     with ProcessPoolExecutor(len(parts), get_context("spawn")) as processes:
-        for found in processes.map(partial(run, [*map(_module, names)]), parts):
+        for found in processes.map(partial(run, [*map(_module, names)], tests=tests), parts):
             for name, tally in tallies.items():
                 tally.add(found[_module(name)])
     return tallies

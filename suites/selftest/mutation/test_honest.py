@@ -1,6 +1,7 @@
 """The honest variants differ from each other, and pass: a small part here, all of it elsewhere."""
 
 import pkgutil
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -9,13 +10,13 @@ import pytest
 import torch
 
 from golden import files
-from golden.record import Footer, Header, Line, Measurement
+from golden.record import Footer, Header, Line, Measurement, Status, Verdict
 from kernels import catalog
 from suites.cases import MERGE, NORMALISE, ROWS, SCORES, SELECT, STATS, Case
 from suites.mutation import honest
 from suites.mutation.calling import run
 from suites.mutation.honest import GENERATED, GIVEN
-from suites.mutation.honest.__main__ import main, write
+from suites.mutation.honest.__main__ import generated, given, main, tallied, write
 from suites.mutation.honest.together import Tally
 from suites.runner import Runner
 from suites.selftest.whole_runs import ROOT, run_pytest
@@ -102,6 +103,27 @@ def test_a_seed_gives_the_same_bytes_whatever_the_workers(tmp_path: Path) -> Non
         records.append((folder / ".conformance" / "record.jsonl").read_bytes().splitlines()[1:])
     assert records[0] == records[1]
     assert len(records[0]) > 5
+
+
+def test_what_becomes_of_a_test_is_told_of_its_variant() -> None:
+    statuses: tuple[Status, ...] = ("passed", "failed", "not-run")
+    verdicts = [
+        Verdict(f"a {status} test", f"{honest.__name__}.{name}", (), status, 4, "", 0.5)
+        for name, status in [*product(("tiles", "oracle"), statuses), ("double", "passed")]
+    ]
+    assert tallied(["tiles", "double"], [*verdicts, Footer({}, 0, 0)]) == {
+        "tiles": Tally(1, 12, 0.5, ["failed: a failed test: "]),
+        "double": Tally(1, 4, 0.5),
+    }
+
+
+def test_seeds_are_dealt_out_and_the_rest_is_run_once() -> None:
+    tests = [str(ROOT / "suites" / "xattention" / "test_merge.py")]
+    found = generated(["tiles"], range(5, 7), 2, tests)
+    assert found == generated(["tiles"], range(5, 7), 1, tests)
+    assert found["tiles"].runs == 2
+    rest = given(["tiles"], 1, tests)["tiles"]
+    assert (rest.runs, rest.cases, rest.failures) == (1, 1, [])  # there is one such test
 
 
 def test_a_failure_is_counted_and_recorded(tmp_path: Path) -> None:

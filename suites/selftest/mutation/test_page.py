@@ -30,7 +30,8 @@ FOUND = [
 ]
 QUANTITIES: dict[str, float] = {"runs": 2, "cases": 12345, "failures": 0, "error_ratio": 0.25}
 MEASURED = [
-    Measurement("tiles", kind, quantity, "seeds 0 to 1", value)
+    Measurement(variant, kind, quantity, "seeds 0 to 1", value)
+    for variant in ("tiles", "double")
     for kind in (GENERATED, GIVEN)
     for quantity, value in QUANTITIES.items()
 ]
@@ -83,9 +84,9 @@ def campaigns(folder: Path, *seeds: int, failures: int = 0) -> list[teeth.Run]:
 
 def test_a_campaign_goes_on_from_record_to_record(tmp_path: Path) -> None:
     text = "\n".join(teeth.campaign(campaigns(tmp_path, 0, 2, 4, failures=1)))
-    assert "**6 full runs' worth of generated cases, 37,035 of them: 3 failures.**" in text
-    assert "| `tiles` | 6 | 37,035 | 3 | 0.25 |" in text
-    assert "the same in every run: 37,035 of all variants, 3 failures" in text
+    assert "**12 full runs' worth of generated cases, 74,070 of them: 6 failures.**" in text
+    assert "| `tiles` | 6 | 37,035 | 3 | 0.25 |\n| `double` | 6 | 37,035 | 3 | 0.25 |" in text
+    assert "the same in every run: 74,070 of all variants, 6 failures" in text
 
 
 def test_no_seed_counts_twice(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Several implementations on the same examples: what is shared, what is not, and what fails."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -23,6 +24,65 @@ TILES: Final = f"{honest.__name__}.tiles"
 DOUBLE: Final = f"{honest.__name__}.double"
 WRONG: Final = "examples.wrong.wrong"
 TESTS: Final = str(ROOT / "suites" / "witness" / "test_indices.py")
+NOTHING: Final = str(ROOT / "suites" / "test_replay.py")  # with it, pytest finds the plug-in
+
+
+# Of an operation that the wrong one has, and that the others do right.
+ODD: Final = """
+from pathlib import Path
+
+import hypothesis
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from golden import files
+from suites.cases import INDICES, Case
+from suites.contracts import operations
+from suites.runner import Runner
+
+CASE = next(Case(o, v.inputs) for o, v in files.all_vectors() if o == INDICES and not v.refusal)
+ten = settings(max_examples=10)
+
+
+@operations(INDICES)
+@given(x=st.integers(0, 10**9))
+@ten
+def test_notes(implementation: Runner, x: int) -> None:
+    with Path(__file__).with_suffix(".txt").open("a") as file:
+        print(implementation.name, x, file=file)
+    implementation.call(CASE)
+
+
+@operations(INDICES)
+@given(x=st.integers())
+@ten
+def test_judges_nothing(implementation: Runner, x: int) -> None:
+    pass
+
+
+@operations(INDICES)
+@given(x=st.integers())
+@ten
+def test_leaves_one(implementation: Runner, x: int) -> None:
+    if implementation.name.endswith("double"):
+        hypothesis.reject()
+    implementation.call(CASE)
+
+
+@operations(INDICES)
+@given(x=st.integers(0, 10**9))
+@ten
+def test_leaves_all(implementation: Runner, x: int) -> None:
+    hypothesis.assume(x % 2)
+    implementation.call(CASE)
+
+
+@operations(INDICES)
+@given(x=st.integers())
+@ten
+def test_has_no_example(implementation: Runner, x: int) -> None:
+    hypothesis.reject()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +104,47 @@ def test_what_is_wrong_fails_and_what_is_beside_it_does_not(
     of_seeds: dict[int, dict[str, Tally]],
 ) -> None:
     for seed, found in of_seeds.items():
+        assert [tally.runs for tally in found.values()] == [1, 1, 1]
         assert found[WRONG].failures
         assert all(line.startswith(f"seed {seed}: {WRONG}: ") for line in found[WRONG].failures)
         assert any("test_every_segment_holds" in line for line in found[WRONG].failures)
         assert not found[TILES].failures + found[DOUBLE].failures
         assert found[TILES].cases == found[DOUBLE].cases > 0
+
+
+def test_examples_that_are_left_and_tests_that_judge_nothing(
+    elsewhere: ProcessPoolExecutor, tmp_path: Path
+) -> None:
+    file = tmp_path / "test_odd.py"
+    file.write_text(ODD, encoding="utf-8")
+    tests = [NOTHING, str(file)]
+    found = elsewhere.submit(together.run, [TILES, DOUBLE], [5, 6], tests).result()
+    assert {name: tally.runs for name, tally in found.items()} == {TILES: 2, DOUBLE: 2}
+    assert {name: tally.cases for name, tally in found.items()} == {TILES: 60, DOUBLE: 40}
+    nothing = "the test passed without judging a case"
+    for name, tally in found.items():
+        said = [re.fullmatch(r"seed (\d): (\S+): \S*::(\w+)\S*: (.*)", x) for x in tally.failures]
+        tests = ["judges_nothing"] + ["leaves_one"] * (name == DOUBLE) + ["has_no_example"]
+        assert [each.groups()[:3] for each in said if each] == [
+            (str(seed), name, f"test_{test}") for seed in (5, 6) for test in tests
+        ]
+        for each in said:
+            assert each
+            assert each[4] == nothing or each[4].startswith("Unsatisfiable: ")
+            assert (each[4] == nothing) == (each[3] != "test_has_no_example")
+    drawn: dict[str, list[str]] = {TILES: [], DOUBLE: []}
+    for line in file.with_suffix(".txt").read_text().splitlines():
+        name, _, x = line.partition(" ")
+        drawn[name].append(x)
+    assert drawn[TILES] == drawn[DOUBLE]
+    assert drawn[TILES][:10] != drawn[TILES][10:]
+
+
+def test_a_tally_keeps_the_largest_error() -> None:
+    tally = Tally(1, 2, 0.5, ["one"])
+    tally.add(Tally(1, 3, 0.25, ["two"]))
+    tally.count(4, 0.125)
+    assert tally == Tally(2, 9, 0.5, ["one", "two"])
 
 
 def test_the_cases_are_those_of_a_run_with_the_seed(
