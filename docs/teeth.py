@@ -140,7 +140,7 @@ def campaign(runs: Sequence[Run]) -> Iterator[str]:
     )
     yield ""
     yield (
-        "Cases that are not generated are the same in every run: "
+        "Cases that are not generated are the same for every seed, and judged once a record: "
         f"{total(GIVEN, 'cases')} of all variants, {total(GIVEN, 'failures')} failures."
     )
 

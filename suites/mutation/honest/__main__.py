@@ -91,7 +91,7 @@ def tallied(names: Sequence[str], lines: Iterable[Line]) -> Tallies:
 
 
 def generated(
-    names: Sequence[str], seeds: range, jobs: int, tests: Sequence[str] = SUITES
+    names: Sequence[str], seeds: Sequence[int], jobs: int, tests: Sequence[str] = SUITES
 ) -> Tallies:
     """What the main job generates from each of the seeds."""
     tallies = {name: Tally() for name in names}

@@ -86,7 +86,7 @@ def test_a_campaign_goes_on_from_record_to_record(tmp_path: Path) -> None:
     text = "\n".join(teeth.campaign(campaigns(tmp_path, 0, 2, 4, failures=1)))
     assert "**12 full runs' worth of generated cases, 74,070 of them: 6 failures.**" in text
     assert "| `tiles` | 6 | 37,035 | 3 | 0.25 |\n| `double` | 6 | 37,035 | 3 | 0.25 |" in text
-    assert "the same in every run: 74,070 of all variants, 6 failures" in text
+    assert "judged once a record: 74,070 of all variants, 6 failures" in text
 
 
 def test_no_seed_counts_twice(tmp_path: Path) -> None:

@@ -1,9 +1,6 @@
 """Several implementations on the same examples: what is shared, what is not, and what fails."""
 
 import re
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -18,6 +15,7 @@ from suites.cases import INDICES, Case
 from suites.mutation import honest
 from suites.mutation.honest import together
 from suites.mutation.honest.together import Tally
+from suites.selftest.mutation.elsewhere import elsewhere
 from suites.selftest.whole_runs import ROOT, record_of, run_pytest
 
 TILES: Final = f"{honest.__name__}.tiles"
@@ -86,18 +84,9 @@ def test_has_no_example(implementation: Runner, x: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[ProcessPoolExecutor]:
-    """Runs of pytest have a process of their own."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def of_seeds(elsewhere: ProcessPoolExecutor) -> dict[int, dict[str, Tally]]:
-    names = [TILES, WRONG, DOUBLE]
-    return {
-        seed: elsewhere.submit(together.run, names, [seed], [TESTS]).result() for seed in (5, 6)
-    }
+def of_seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Tally]]:
+    folder, names = tmp_path_factory.mktemp("seeds"), [TILES, WRONG, DOUBLE]
+    return {seed: elsewhere(folder, together.run, names, [seed], [TESTS]) for seed in (5, 6)}
 
 
 def test_what_is_wrong_fails_and_what_is_beside_it_does_not(
@@ -112,13 +101,10 @@ def test_what_is_wrong_fails_and_what_is_beside_it_does_not(
         assert found[TILES].cases == found[DOUBLE].cases > 0
 
 
-def test_examples_that_are_left_and_tests_that_judge_nothing(
-    elsewhere: ProcessPoolExecutor, tmp_path: Path
-) -> None:
+def test_examples_that_are_left_and_tests_that_judge_nothing(tmp_path: Path) -> None:
     file = tmp_path / "test_odd.py"
     file.write_text(ODD, encoding="utf-8")
-    tests = [NOTHING, str(file)]
-    found = elsewhere.submit(together.run, [TILES, DOUBLE], [5, 6], tests).result()
+    found = elsewhere(tmp_path, together.run, [TILES, DOUBLE], [5, 6], [NOTHING, str(file)])
     assert {name: tally.runs for name, tally in found.items()} == {TILES: 2, DOUBLE: 2}
     assert {name: tally.cases for name, tally in found.items()} == {TILES: 60, DOUBLE: 40}
     nothing = "the test passed without judging a case"
@@ -157,10 +143,8 @@ def test_the_cases_are_those_of_a_run_with_the_seed(
     assert cases == of_seeds[5][TILES].cases
 
 
-def test_seeds_add_up_in_any_order(
-    elsewhere: ProcessPoolExecutor, of_seeds: dict[int, dict[str, Tally]]
-) -> None:
-    found = elsewhere.submit(together.run, [TILES, WRONG, DOUBLE], [6, 5], [TESTS]).result()
+def test_seeds_add_up_in_any_order(of_seeds: dict[int, dict[str, Tally]], tmp_path: Path) -> None:
+    found = elsewhere(tmp_path, together.run, [TILES, WRONG, DOUBLE], [6, 5], [TESTS])
     for name, tally in found.items():
         expected = Tally()
         for seed in (6, 5):
@@ -168,10 +152,9 @@ def test_seeds_add_up_in_any_order(
         assert tally == expected
 
 
-def test_a_mistake_in_the_main_job_is_one_line(elsewhere: ProcessPoolExecutor) -> None:
-    run = elsewhere.submit(together.run, ["no.such.module"], [0], [TESTS])
+def test_a_mistake_in_the_main_job_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"does not run; `python -m pytest` shows why"):
-        run.result()
+        elsewhere(tmp_path, together.run, ["no.such.module"], [0], [TESTS])
 
 
 def test_what_was_drawn_for_one_is_given_to_the_next() -> None:
