@@ -208,7 +208,7 @@ def draw_speed(found: Sequence[Mutant], path: Path) -> None:
 
 def draw_matrix(found: Sequence[Mutant], contracts: Sequence[str], path: Path) -> None:
     """Which contract finds which mutant; dark where, of an operation, no other does."""
-    lines = [line for line in found if line.implementation == closure.FOR and line.kills]
+    lines = [line for line in closure.whole(found) if line.kills]
     rows = [id_ for id_ in contracts if any(id_ in _contracts(line) for line in lines)]
     alone = closure.found_alone(lines, contracts)
     order = sorted(lines, key=lambda m: (next(iter(m.kills)), _first(m, rows), m.mutant))
@@ -278,7 +278,7 @@ def page(found: Sequence[Mutant], runs: Sequence[Run], honest: Sequence[Run]) ->
     alone = closure.found_alone(found, contracts)
     notes = closure.found_by_note(found, files.all_vectors())
     excused = {name for excuse in closure.load().contracts for name in excuse.named}
-    matrix = [line for line in found if line.implementation == closure.FOR]
+    matrix = [*closure.whole(found)]
     wrong = [line for line in found if line.outcome != "equivalent"]
     dead = [line for line in wrong if line.outcome in ("killed", "timed-out")]
     parts = [

@@ -52,13 +52,13 @@ def load() -> Closure:
 def found_alone(found: Iterable[Mutant], contracts: Iterable[str]) -> dict[str, list[str]]:
     """By contract the mutants of which, for some operation, all tests that fail are tests of it."""
     alone: dict[str, list[str]] = {contract: [] for contract in contracts}
-    for line in _whole(found):
+    for line in whole(found):
         for contract in set().union(*(_common(tests) for tests in line.kills.values())):
             alone[contract].append(line.mutant)
     return alone
 
 
-def _whole(found: Iterable[Mutant]) -> Iterator[Mutant]:
+def whole(found: Iterable[Mutant]) -> Iterator[Mutant]:
     """Those that went through all tests."""
     return (line for line in found if line.implementation == FOR)
 
@@ -76,7 +76,7 @@ def found_by_note(
     for operation, vector in every:
         for note in vector.notes:
             notes.setdefault(f"{operation}/{note}", set()).add(f"{operation}/{vector.id}")
-    lines = list(_whole(found))
+    lines = list(whole(found))
     return {
         note: [line.mutant for line in lines if not {*line.vectors}.isdisjoint(vectors)]
         for note, vectors in notes.items()

@@ -6,10 +6,10 @@ expected of a case, and how far from it is honest.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 import hypothesis
@@ -20,11 +20,11 @@ from hypothesis.errors import UnsatisfiedAssumption
 
 from kernels.catalog import Implementation
 from suites.cases import Case
-from suites.mutation.engine import OPTIONS, ROOT
+from suites.mutation.engine import OPTIONS, TESTS
 from suites.runner import Runner
 from suites.session import RUNNERS, STATE, implementation_of
 
-SUITES = tuple(str(ROOT / "suites" / each) for each in ("test_golden.py", "witness", "xattention"))
+SUITES: Final = [each for each in TESTS if not each.endswith("sanitize")]
 
 
 @dataclass
@@ -58,7 +58,6 @@ class Together:
     def __init__(self, seeds: Sequence[int]) -> None:
         self.seeds = seeds
         self.tallies: dict[str, Tally] = {}
-        self._oracle = _Answers()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(
@@ -73,15 +72,14 @@ class Together:
         torch.set_num_threads(1)  # there is a process for each core
         tested = session.config.stash[STATE].implementations
         self.tallies = {each.name: Tally() for each in tested}
-        with self._oracle.asked_once():
-            for seed in self.seeds:
-                for item in session.items:
-                    self._judge(item, tested, seed)
-                for tally in self.tallies.values():
-                    tally.runs += 1
-                cases = sum(tally.cases for tally in self.tallies.values())
-                failures = sum(len(tally.failures) for tally in self.tallies.values())
-                print(f"seed {seed}: so far {cases:,} cases, {failures} failures", flush=True)
+        for seed in self.seeds:
+            for item in session.items:
+                self._judge(item, tested, seed)
+            for tally in self.tallies.values():
+                tally.runs += 1
+            cases = sum(tally.cases for tally in self.tallies.values())
+            failures = sum(len(tally.failures) for tally in self.tallies.values())
+            print(f"seed {seed}: so far {cases:,} cases, {failures} failures", flush=True)
         return True
 
     def _judge(self, item: pytest.Item, tested: Sequence[Implementation], seed: int) -> None:
@@ -93,8 +91,8 @@ class Together:
         function: Any = hypothesis.seed(seed)(item.obj)
         test = function.hypothesis.inner_test
 
+        @oracle_asked_once()
         def on_each(**arguments: Any) -> None:
-            self._oracle.forget()
             drawn: dict[str, list[Any]] = {
                 name: [] for name, x in arguments.items() if isinstance(x, st.DataObject)
             }
@@ -138,34 +136,25 @@ class _Again:
         return self.drawn[self.taken - 1]
 
 
-class _Answers:
-    """What the oracle has said of the cases of one example."""
+@contextmanager
+def oracle_asked_once() -> Iterator[None]:
+    """Inside, what the oracle says of a case is kept, and said again of one that is the same."""
+    known: dict[object, tuple[Case, Any]] = {}
 
-    def __init__(self) -> None:
-        self._known: dict[object, tuple[Case, Any]] = {}
-
-    def forget(self) -> None:
-        self._known.clear()
-
-    @contextmanager
-    def asked_once(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for name in ("expected", "bounds"):
-                once = self._once(getattr(Case, name))
-                stack.enter_context(patch.object(Case, name, once))
-            yield
-
-    def _once(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+    def once(ask: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(ask)
-        def once(case: Case, *arguments: Any, **options: Any) -> Any:
+        def answer(case: Case, *arguments: Any, **options: Any) -> Any:
             key = ask, case.operation, case.digest, arguments, *options.items()
-            known, answer = self._known.get(key, (None, None))
-            if known is None or known.inputs != case.inputs:
-                answer = ask(case, *arguments, **options)
-                self._known[key] = case, answer
-            return answer
+            asked, said = known.get(key, (None, None))
+            if asked is None or asked.inputs != case.inputs:
+                said = ask(case, *arguments, **options)
+                known[key] = case, said
+            return said
 
-        return once
+        return answer
+
+    with patch.multiple(Case, expected=once(Case.expected), bounds=once(Case.bounds)):
+        yield
 
 
 def run(
