@@ -8,20 +8,19 @@ on the CPU, from seeded inputs; Triton kernels are interpreted.
 
 import os
 
-os.environ["TRITON_INTERPRET"] = "1"  # before a kernel is defined
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before a kernel is defined
 
 import argparse
 from collections import defaultdict
 from pathlib import Path
 
-import matplotlib
-import msgspec
 import numpy as np
 import torch
 from matplotlib import pyplot as plt
 
+from docs.pages import begin_pictures, complete, markdown, save
 from golden.files import OPERATIONS
-from golden.record import Line, Verdict
+from golden.record import Verdict
 from golden.recorded import load_states
 from kernels import catalog
 from suites.cases import ESTIMATE, ONE_PASS, STATS, Case, real, to_golden
@@ -38,24 +37,25 @@ CPU = torch.device("cpu")
 def table(record: Path) -> str:
     """The largest |error| / bound of each operation and implementation, in Markdown.
 
-    Of the tests whose name says which operation they call.
+    Of the tests whose name says which operation they call, and of our own implementations.
     """
-    lines = (msgspec.json.decode(line, type=Line) for line in record.read_bytes().splitlines())
+    _, lines = complete(record, "python -m pytest")
     ratios: dict[str, dict[str, float]] = defaultdict(dict)
     for line in lines:
-        if isinstance(line, Verdict) and line.error_ratio is not None:
+        if not isinstance(line, Verdict) or line.implementation not in catalog.BUILT_IN:
+            continue
+        if line.error_ratio is not None:
             called = line.test.rpartition("[")[2].partition("/")[0].rstrip("]").split("-")
             for operation in {*called} & {*OPERATIONS}:
                 of = ratios[operation]
                 of[line.implementation] = max(of.get(line.implementation, 0), line.error_ratio)
     names = [n for n in catalog.BUILT_IN if any(n in of for of in ratios.values())]
-    rows = ["| operation | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
-    for operation in OPERATIONS:
-        of = ratios[operation]
-        if any(name in of for name in names):
-            cells = (f"{of[name]:.2f}" if name in of else "" for name in names)
-            rows.append(f"| `{operation}` | " + " | ".join(cells) + " |")
-    return "\n".join(rows)
+    rows = [
+        [f"`{operation}`", *(f"{found[name]:.2f}" if name in found else "" for name in names)]
+        for operation in OPERATIONS
+        if (found := ratios.get(operation))
+    ]
+    return markdown(["operation", *names], rows, left=1)
 
 
 # --- the error against the bound -----------------------------------------------------------------
@@ -104,7 +104,7 @@ def draw_errors(path: Path) -> None:
         axis.axline((1e-6, 1e-6), (1, 1), color="black", linewidth=1, label="|error| = bound")
     axes[0].set_ylabel("|error|, where it is not 0")
     axes[0].legend()
-    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+    save(figure, path)
 
 
 # --- a mask with its undecidable blocks ----------------------------------------------------------
@@ -138,7 +138,7 @@ def draw_mask(path: Path) -> None:
         layer, number = labels[head]
         axis.set(title=f"layer {layer}, head {number}", xlabel="key block", ylabel="query block")
     figure.suptitle("selected blocks (dark), and where rounding may decide (x)")
-    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+    save(figure, path)
 
 
 def main() -> None:
@@ -147,9 +147,9 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         print(table(arguments.record))
-    except (OSError, msgspec.DecodeError) as error:
-        parser.error(f"{arguments.record}: {error}; run `python -m pytest` first")
-    matplotlib.rcParams["svg.hashsalt"] = "numerics"  # the same picture, the same bytes
+    except ValueError as error:
+        parser.error(str(error))
+    begin_pictures("numerics")
     draw_errors(HERE / "error-and-bound.svg")
     draw_mask(HERE / "undecidable-blocks.svg")
 

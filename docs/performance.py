@@ -8,18 +8,17 @@ peaks says so.
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import matplotlib
-import msgspec
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from golden.record import Footer, Header, Line, Measurement
+from docs.pages import begin_pictures, complete, markdown, revision, save
+from golden.record import Header, Measurement
 from oracles import storage
 from suites.bench import figures
 from suites.bench.calls import (
@@ -58,15 +57,8 @@ class Run:
 
     @property
     def place(self) -> str:
-        versions = ", ".join(
-            f"{name} {self.header.versions[name]}"
-            for name in ("python", "torch", "triton")
-            if name in self.header.versions
-        )
-        commit = self.header.commit
-        changed = ", with changes" if commit.endswith("+") else ""
         device = self.header.device if self.on_gpu else f"{self.header.device}, one thread, no GPU"
-        return f"{device}; {versions}; commit {commit[:12] or 'unknown'}{changed}; {self.date}"
+        return f"{device}; {revision(self.header)}; {self.date}"
 
     def of(self, quantity: str) -> Iterator[tuple[str, str, str, Values]]:
         for (subject, implementation, variant), values in self.lines.items():
@@ -76,14 +68,7 @@ class Run:
 
 def read(path: Path) -> Run:
     """Raises ValueError, in one line, for what is no complete record of a run of benchmarks."""
-    try:
-        header, *lines = (
-            msgspec.json.decode(line, type=Line) for line in path.read_bytes().splitlines()
-        )
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: {error}; run `tox -e bench` first") from error
-    if not isinstance(header, Header) or not lines or not isinstance(lines[-1], Footer):
-        raise ValueError(f"{path}: the run was cut short; run `tox -e bench` again")
+    header, lines = complete(path, "tox -e bench")
     found: dict[tuple[str, str, str], Values] = defaultdict(dict)
     for line in lines:
         if isinstance(line, Measurement):
@@ -95,11 +80,6 @@ def read(path: Path) -> Run:
 
 
 # --- tables --------------------------------------------------------------------------------------
-
-
-def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> str:
-    sides = ["---"] * left + ["---:"] * (len(headings) - left)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (headings, sides, *rows))
 
 
 def times(run: Run) -> str:
@@ -196,7 +176,7 @@ def draw_rows(runs: Sequence[Run], path: Path) -> None:
         axis.set(xscale="log", yscale="log", xlabel="rows", title=operation)
     axes[0].set_ylabel("us a call, cold")
     chart.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    _save(chart, path)
+    save(chart, path)
 
 
 def _against_rows(run: Run, operation: str) -> dict[str, list[tuple[int, float]]]:
@@ -238,7 +218,7 @@ def draw_roofline(run: Run, path: Path) -> None:
         title=run.header.device,
     )
     axis.legend(fontsize="small")
-    _save(chart, path)
+    save(chart, path)
 
 
 def _between(low: float, high: float) -> list[float]:
@@ -261,7 +241,7 @@ def draw_memory(runs: Sequence[Run], path: Path) -> None:
         axis.set(yscale="log", xlabel="S, tokens", ylabel="peak MiB")
         axis.set_xscale("log", base=2)
         axis.legend(fontsize="small")
-    _save(chart, path)
+    save(chart, path)
 
 
 def _draw_peaks(axis: Axes, run: Run) -> None:
@@ -281,11 +261,6 @@ def _draw_formulas(axis: Axes, full_size: bool) -> None:
     ]
     axis.plot(g.lengths, one_pass, "k--", label="one pass: formula")
     axis.plot(g.lengths, stages, "k:", label="three stages: formula")
-
-
-def _save(chart: Any, path: Path) -> None:
-    chart.savefig(path, bbox_inches="tight", metadata={"Date": None})
-    plt.close(chart)
 
 
 # --- the page ------------------------------------------------------------------------------------
@@ -363,8 +338,7 @@ def main() -> None:
         runs = [read(path) for path in arguments.record]
     except ValueError as error:
         parser.error(str(error))
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "performance"  # the same picture, the same bytes
+    begin_pictures("performance")
     draw_rows(runs, HERE / ROWS)
     draw_roofline(max(runs, key=lambda run: run.on_gpu), HERE / ROOFLINE)
     draw_memory(runs, HERE / MEMORY)

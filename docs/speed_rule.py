@@ -6,16 +6,16 @@ prints the tables and writes speed-rule.svg. Everything is simulated, with fixed
 noise that the tests of the rule are held to; it takes a minute or two.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.typing import FillStyleType
 
+from docs.pages import begin_pictures, markdown, save
 from reports.speed import FLOOR, confirmed, directions
 from suites.selftest.reports.noise import FOUND_UP_TO, INSIDE_A_JOB, SHAPES, differences
 
@@ -47,29 +47,30 @@ def false_alarms(shape: str, noise: float) -> tuple[int, int]:
 # --- the tables ----------------------------------------------------------------------------------
 
 
-def detection() -> Iterator[str]:
+def detection() -> str:
     """What share of +5 % and +10 % is found, by shape and noise, in Markdown."""
     noises = (INSIDE_A_JOB, 0.01, 0.02, 0.03)
     columns = [(noise, change) for noise in noises for change in (0.05, 0.10)]
-    yield (
-        "| noise | "
-        + " | ".join(f"{100 * n:.3g} %, +{100 * c:.0f} %" for n, c in columns)
-        + " | 95 % of +10 % up to |"
-    )
-    yield "|---|" + "---:|" * (len(columns) + 1)
-    for shape, most in FOUND_UP_TO.items():
-        cells = [f"{100 * found(shape, *column, 20_000):.1f} %" for column in columns]
-        yield f"| {shape} | " + " | ".join(cells) + f" | {100 * most:.2g} % |"
+    headings = [f"{100 * noise:.3g} %, +{100 * change:.0f} %" for noise, change in columns]
+    rows = [
+        [
+            shape,
+            *(f"{100 * found(shape, *column, 20_000):.1f} %" for column in columns),
+            f"{100 * most:.2g} %",
+        ]
+        for shape, most in FOUND_UP_TO.items()
+    ]
+    return markdown(["noise", *headings, "95 % of +10 % up to"], rows, left=1)
 
 
-def identical_code(alarms: dict[str, dict[float, tuple[int, int]]]) -> Iterator[str]:
+def identical_code(alarms: dict[str, dict[float, tuple[int, int]]]) -> str:
     """How many of a million comparisons are called slower, by shape and noise, in Markdown."""
     noises = [*next(iter(alarms.values()))]
-    yield "| noise | " + " | ".join(f"{100 * noise:.3g} %" for noise in noises) + " |"
-    yield "|---|" + "---:|" * len(noises)
-    for shape, of in alarms.items():
-        cells = (f"{screen:,} → {both:,}" for screen, both in of.values())
-        yield f"| {shape} | " + " | ".join(cells) + " |"
+    rows = [
+        [shape, *(f"{screen:,} → {both:,}" for screen, both in of.values())]
+        for shape, of in alarms.items()
+    ]
+    return markdown(["noise", *(f"{100 * noise:.3g} %" for noise in noises)], rows, left=1)
 
 
 # --- the picture ---------------------------------------------------------------------------------
@@ -116,14 +117,13 @@ def main() -> None:
         shape: {noise: false_alarms(shape, noise) for noise in (0.003, 0.01, 0.03, 0.1, 0.3)}
         for shape in SHAPES
     }
-    print("\n".join([*detection(), "", *identical_code(alarms)]))
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "speed"  # the same picture, the same bytes
+    print(detection(), identical_code(alarms), sep="\n\n")
+    begin_pictures("speed")
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6))
     draw_detection(left, (INSIDE_A_JOB, 0.01, 0.02, 0.03, 0.05))
     draw_false_alarms(right, alarms)
     figure.tight_layout()
-    figure.savefig(HERE / "speed-rule.svg", bbox_inches="tight", metadata={"Date": None})
+    save(figure, HERE / "speed-rule.svg")
 
 
 if __name__ == "__main__":

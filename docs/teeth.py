@@ -15,16 +15,14 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
-import matplotlib
-import msgspec
 from matplotlib import pyplot as plt
 from matplotlib.colors import ListedColormap
 
-from docs.performance import markdown
+from docs.pages import begin_pictures, complete, markdown, revision, save
 from golden import files
-from golden.record import Footer, Header, Line, Measurement, Mutant
+from golden.record import Header, Line, Measurement, Mutant
 from suites.mutation import bug_classes, cheats, closure
 from suites.mutation.honest import GENERATED, GIVEN
 from suites.mutation.mutants import FILES, mutants
@@ -33,7 +31,6 @@ HERE: Final = Path(__file__).parent
 PAGE: Final = HERE / "teeth.md"
 SPEED: Final = "teeth-speed.svg"
 MATRIX: Final = "teeth-matrix.svg"
-SHOWN: Final = ("python", "torch", "triton")  # versions
 LIMITS: Final = (20, 2000)  # cases to the kill: of the median, of the slowest
 
 
@@ -47,22 +44,12 @@ class Run:
     @property
     def place(self) -> str:
         header = self.header
-        versions = ", ".join(f"{name} {header.versions[name]}" for name in SHOWN)
-        changed = ", with changes" if header.commit.endswith("+") else ""
-        command = " ".join(header.arguments)
-        return f"{header.device}; {versions}; commit {header.commit[:12]}{changed}; `{command}`"
+        return f"{header.device}; {revision(header)}; `{' '.join(header.arguments)}`"
 
 
 def read(path: Path, kind: type[Mutant | Measurement], command: str) -> Run:
     """Raises ValueError, in one line, for what is no complete record with such lines."""
-    try:
-        header, *lines = (
-            msgspec.json.decode(line, type=Line) for line in path.read_bytes().splitlines()
-        )
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: {error}; run `{command}` first") from error
-    if not isinstance(header, Header) or not lines or not isinstance(lines[-1], Footer):
-        raise ValueError(f"{path}: the run was cut short; run `{command}` again")
+    header, lines = complete(path, command)
     if not any(isinstance(line, kind) for line in lines):
         raise ValueError(f"{path}: nothing of `{command}` in it; run that")
     return Run(header, lines)
@@ -203,7 +190,7 @@ def draw_speed(found: Sequence[Mutant], path: Path) -> None:
     axis.set(xscale="log", xlabel="cases", ylabel="% of the mutants that are wrong", ylim=(0, 102))
     axis.set_title("killed within so many cases")
     axis.legend(loc="lower right")
-    _save(chart, path)
+    save(chart, path)
 
 
 def draw_matrix(found: Sequence[Mutant], contracts: Sequence[str], path: Path) -> None:
@@ -221,7 +208,7 @@ def draw_matrix(found: Sequence[Mutant], contracts: Sequence[str], path: Path) -
     axis.set_yticks(range(len(rows)), rows, fontsize=6)
     axis.set_xticks([])
     axis.set_xlabel(f"{len(order)} mutants of {closure.FOR}, by the first operation that fails")
-    _save(chart, path)
+    save(chart, path)
 
 
 def _first(line: Mutant, rows: Sequence[str]) -> int:
@@ -231,11 +218,6 @@ def _first(line: Mutant, rows: Sequence[str]) -> int:
 def _contracts(line: Mutant) -> set[str]:
     """Those whose tests fail."""
     return {id_ for tests in line.kills.values() for test in tests for id_ in test}
-
-
-def _save(chart: Any, path: Path) -> None:
-    chart.savefig(path, bbox_inches="tight", metadata={"Date": None})
-    plt.close(chart)
 
 
 # --- the page ------------------------------------------------------------------------------------
@@ -371,8 +353,7 @@ def main() -> None:
         text = page(found, runs, honest)
     except ValueError as error:
         parser.error(str(error))
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "teeth"  # the same picture, the same bytes
+    begin_pictures("teeth")
     draw_speed(found, HERE / SPEED)
     draw_matrix(found, [*files.load_contracts()], HERE / MATRIX)
     PAGE.write_text(text, encoding="utf-8")
