@@ -137,6 +137,20 @@ def test_a_correct_call_passes_and_is_counted() -> None:
     assert honest.cases == 2
 
 
+def test_the_same_memory_holds_other_values_whatever_its_strides() -> None:
+    known: dict[int, Tensor] = {}
+
+    def remembers(indices: Tensor, lengths: Tensor, segments: int) -> None:
+        first = known.setdefault(lengths.data_ptr(), lengths.clone())
+        torch_reference.scatter_topology_witnesses_(indices, first, segments)
+
+    case = serve_case()
+    other = case.changed(context_lens=Values("int64", (2,), (3, 3), layout="broadcast"))
+    runner(SERVE, torch_reference.scatter_topology_witnesses_).judge_again(case, other)
+    with pytest.raises(Nonconformance, match="over memory used before"):
+        runner(SERVE, remembers).judge_again(case, other)
+
+
 def test_an_operation_that_is_missing_is_unsupported() -> None:
     partial = runner(SERVE, torch_reference.scatter_topology_witnesses_)
     with pytest.raises(BaseException, match="broken has no apply_topology_witnesses"):

@@ -15,6 +15,7 @@ from suites.watch.memory import (
     Placed,
     Poison,
     inside_views,
+    overwrite,
     peak_allocation,
     place,
     poisoned_allocations,
@@ -135,6 +136,19 @@ def test_wide_heads(poison: Poison) -> None:
     assert placed.changed()
     few = sample((3, 4), torch.float16)
     assert place(few, "wide", poison, "cpu").view.stride() == (4, 1)  # no heads
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_layout_takes_other_values(
+    shape: tuple[int, ...], layout: Layout, dtype: torch.dtype
+) -> None:
+    values = sample(shape, dtype, layout)
+    placed = place(values, layout, Poison.HIGH, "cpu")
+    overwrite(placed.view, values == 0)
+    assert same(placed.view, (values == 0).to(dtype))
+    assert placed.damage() is None
 
 
 def test_broadcast_wants_slices_that_are_equal_bit_by_bit() -> None:

@@ -114,20 +114,27 @@ def place(values: Tensor, layout: Layout, poison: Poison, device: torch.device |
         heads = values.shape[1]
         memory = memory.as_strided((heads, size - (heads - 1) * WIDE), (WIDE, 1))
     memory.fill_(poison.of(values.dtype))
-    if layout != "broadcast" or not values.dim():
-        view.copy_(values)
-    elif len(values):
-        if (_bits(values) != _bits(values[:1])).any():
-            raise ValueError(
-                "layout 'broadcast' stores the first slice alone, and the values have slices that"
-                " differ; make them equal or choose another layout"
-            )
-        view[0].copy_(values[0])
+    overwrite(view, values)
     outside = torch.ones(memory.shape, dtype=torch.bool, device=device)
     within = [memory.shape[-1] if stride == WIDE else stride for stride in strides]
     elements = torch.arange(outside.numel(), device=device).as_strided(values.shape, within, start)
     outside.view(-1)[elements] = False
     return Placed(view, memory, _bits(memory).clone(), outside)
+
+
+def overwrite(view: Tensor, values: Tensor) -> None:
+    """Write values, of its shape, where a view lies.
+
+    Raises ValueError when the slices along the first dim lie in one place and are to differ.
+    """
+    if view.dim() and len(view) > 1 and not view.stride(0):
+        if (_bits(values) != _bits(values[:1])).any():
+            raise ValueError(
+                "layout 'broadcast' stores the first slice alone, and the values have slices that"
+                " differ; make them equal or choose another layout"
+            )
+        view, values = view[0], values[0]
+    view.copy_(values)
 
 
 def _strides(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
