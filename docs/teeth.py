@@ -233,6 +233,11 @@ where no machine of this suite gets to: *out of reach*, and neither equivalent n
 rule makes one mutant in each function where it applies; mutants that no compiler accepts are not
 counted."""
 
+ALARMS: Final = """\
+The search for such seeds has found two, and the suite was mended: the oracle refused a row that
+holds inf and -inf, which is legal (seed 1), and a test wrote over a tensor whose rows are one and
+the same row in memory, which torch refuses (seed 27)."""
+
 ADD: Final = """\
 - **A class of bugs**: an entry in [bug_classes.toml](../suites/mutation/bug_classes.toml) with the
   file, what it says and what is to stand there, the test that must fail, and what that then says.
@@ -318,6 +323,8 @@ def page(found: Sequence[Mutant], runs: Sequence[Run], honest: Sequence[Run]) ->
         "may fail, whatever the seed of the generated cases.",
         "",
         *campaign(honest),
+        "",
+        ALARMS,
         "",
         *(f"*{run.place}.*\n" for run in honest),
         "## How to add to this",
