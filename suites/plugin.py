@@ -4,10 +4,13 @@ import os
 import re
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 import hypothesis
 import pytest
 import torch
+from hypothesis.internal.conjecture.providers import HypothesisProvider
+from hypothesis.internal.constants_ast import Constants
 
 from golden import files
 from golden.model import Vector
@@ -200,6 +203,11 @@ def _configure_hypothesis(config: pytest.Config) -> None:
     )
     if not config.getoption("--hypothesis-profile"):
         hypothesis.settings.load_profile("conformance")
+    # Hypothesis would draw constants, too, that it finds in whatever code is loaded, kernels among
+    # it: each implementation would be judged by cases of its own, and a test alone by others.
+    none = patch.object(HypothesisProvider, "_local_constants", Constants())
+    none.start()
+    config.add_cleanup(none.stop)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -104,6 +104,42 @@ def suite(*names: str) -> list[str]:
     return [str(ROOT / "suites" / name) for name in names]
 
 
+NOTES = """
+from pathlib import Path
+
+from hypothesis import given, settings, strategies as st
+
+
+@given(x=st.integers(0, 10**9))
+@settings(max_examples=300)
+def test_notes(x):
+    with Path("drawn").open("a") as file:
+        print(x, file=file)
+"""
+
+
+def test_the_cases_of_a_seed_do_not_hang_on_what_is_loaded(run: Run, tmp_path: Path) -> None:
+    """Nor, so, on the implementation, on others beside it, or on which tests are run."""
+    (tmp_path / "test_notes.py").write_text(NOTES)
+    drawn = []
+    for names in ([], ["beside"]):
+        chosen = [f"--impl={name}" for name in ("mine", *names)]
+        result = run(
+            *chosen,
+            *suite("test_golden.py"),
+            "test_notes.py",
+            "-k",
+            "notes",
+            mine=HONEST,
+            beside=f"ANY = {[*range(10**6, 10**6 + 500)]}\n" + HONEST,
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        drawn.append((tmp_path / "drawn").read_text())
+        (tmp_path / "drawn").unlink()
+    assert len(set(drawn[0].split())) > 200
+    assert drawn[0] == drawn[1]
+
+
 def test_an_honest_module_passes_and_the_record_says_so(run: Run, tmp_path: Path) -> None:
     result = run("--impl", "mine", "--seed", "7", *suite("test_golden.py"), mine=HONEST)
     assert result.returncode == 0, result.stdout + result.stderr
