@@ -118,12 +118,18 @@ def test_examples_that_are_left_and_tests_that_judge_nothing(tmp_path: Path) -> 
             assert each
             assert each[4] == nothing or each[4].startswith("Unsatisfiable: ")
             assert (each[4] == nothing) == (each[3] != "test_has_no_example")
-    drawn: dict[str, list[str]] = {TILES: [], DOUBLE: []}
-    for line in file.with_suffix(".txt").read_text().splitlines():
-        name, _, x = line.partition(" ")
-        drawn[name].append(x)
-    assert drawn[TILES] == drawn[DOUBLE]
-    assert drawn[TILES][:10] != drawn[TILES][10:]
+    of_tiles, of_double = (_drawn(file, name) for name in (TILES, DOUBLE))
+    assert of_tiles == of_double
+    assert of_tiles[:10] != of_tiles[10:]
+    for seed, same in (("5", of_tiles[:10]), ("6", of_tiles[10:])):
+        file.with_suffix(".txt").unlink()
+        run_pytest(tmp_path, "--impl", TILES, "--seed", seed, NOTHING, str(file), "-k", "notes")
+        assert _drawn(file, TILES) == same
+
+
+def _drawn(file: Path, name: str) -> list[str]:
+    lines = file.with_suffix(".txt").read_text().splitlines()
+    return [line.removeprefix(f"{name} ") for line in lines if line.startswith(f"{name} ")]
 
 
 def test_a_tally_keeps_the_largest_error() -> None:
