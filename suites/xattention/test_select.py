@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
+from itertools import cycle
 
 import pytest
 import torch
@@ -161,18 +162,23 @@ def _with_future(case: Case, value: float) -> Case:
 
 @contract("xattention.select.threshold-one")
 @operations(SELECT)
-@given(case=causal, data=st.data())
+@given(
+    case=select_cases(causal=True, batch=alone, k_blocks=st.sampled_from([4, 3, 9, 70]), first=2),
+    data=st.data(),
+)
 @some
 def test_a_threshold_of_one_selects_all_that_has_mass(
     implementation_or_oracle: Runner, case: Case, data: st.DataObject
 ) -> None:
     """However little it is beside the rest, which rounding has made the total long before."""
-    tiny = torch.finfo(getattr(torch, case.tensor("input_tensor").dtype)).tiny
-    little = data.draw(st.sampled_from([tiny, 2.0**-14, 0.1]), label="in place of other sums")
-    picked = data.draw(st.lists(st.booleans(), min_size=1, max_size=8), label="where")
     sums = sums_of(case)
-    where = torch.tensor(picked).repeat(sums.numel() // len(picked) + 1)[: sums.numel()]
-    case = with_sums(case, sums.where(~where.reshape(sums.shape), little))
+    little = st.sampled_from([torch.finfo(sums.dtype).tiny, 2.0**-14, 0.1, None])
+    drawn = data.draw(st.lists(little, min_size=1, max_size=8), label="in place of sums")
+    changed = [
+        x if other is None else other
+        for x, other in zip(sums.flatten().tolist(), cycle(drawn), strict=False)
+    ]
+    case = with_sums(case, torch.tensor(changed).reshape(sums.shape))
     case = case.changed(threshold=real(1.0))
     require(
         implementation_or_oracle,
