@@ -42,9 +42,11 @@ def table(record: Path) -> str:
     _, lines = complete(record, "python -m pytest")
     ratios: dict[str, dict[str, float]] = defaultdict(dict)
     for line in lines:
-        if not isinstance(line, Verdict) or line.implementation not in catalog.BUILT_IN:
-            continue
-        if line.error_ratio is not None:
+        if (
+            isinstance(line, Verdict)
+            and line.implementation in catalog.BUILT_IN
+            and line.error_ratio is not None
+        ):
             called = line.test.rpartition("[")[2].partition("/")[0].rstrip("]").split("-")
             for operation in {*called} & {*OPERATIONS}:
                 of = ratios[operation]

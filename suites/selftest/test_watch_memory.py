@@ -79,7 +79,7 @@ def test_poison_by_dtype(dtype: torch.dtype, low: float, high: float) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_layout_holds_the_values(
+def test_every_layout_holds_values_and_then_others(
     shape: tuple[int, ...], layout: Layout, dtype: torch.dtype
 ) -> None:
     values = sample(shape, dtype, layout)
@@ -94,6 +94,9 @@ def test_every_layout_holds_the_values(
         memory = memory_of(placed)
         for guard in (memory[:64], memory[-64:]):
             assert same(guard, torch.full((64,), poison.of(dtype), dtype=dtype))
+        overwrite(placed.view, values == 0)
+        assert same(placed.view, (values == 0).to(dtype))
+        assert placed.damage() is None
 
 
 @pytest.mark.parametrize(
@@ -136,19 +139,6 @@ def test_wide_heads(poison: Poison) -> None:
     assert placed.changed()
     few = sample((3, 4), torch.float16)
     assert place(few, "wide", poison, "cpu").view.stride() == (4, 1)  # no heads
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_layout_takes_other_values(
-    shape: tuple[int, ...], layout: Layout, dtype: torch.dtype
-) -> None:
-    values = sample(shape, dtype, layout)
-    placed = place(values, layout, Poison.HIGH, "cpu")
-    overwrite(placed.view, values == 0)
-    assert same(placed.view, (values == 0).to(dtype))
-    assert placed.damage() is None
 
 
 def test_broadcast_wants_slices_that_are_equal_bit_by_bit() -> None:

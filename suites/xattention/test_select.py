@@ -162,10 +162,7 @@ def _with_future(case: Case, value: float) -> Case:
 
 @contract("xattention.select.threshold-one")
 @operations(SELECT)
-@given(
-    case=select_cases(causal=True, batch=alone, k_blocks=st.sampled_from([4, 3, 9, 70]), first=2),
-    data=st.data(),
-)
+@given(case=causal, data=st.data())
 @some
 def test_a_threshold_of_one_selects_all_that_has_mass(
     implementation_or_oracle: Runner, case: Case, data: st.DataObject
