@@ -41,11 +41,6 @@ class Run:
     header: Header
     lines: Sequence[Line]
 
-    @property
-    def place(self) -> str:
-        header = self.header
-        return f"{header.device}; {revision(header)}; `{' '.join(header.arguments)}`"
-
 
 def read(path: Path, kind: type[Mutant | Measurement], command: str) -> Run:
     """Raises ValueError, in one line, for what is no complete record with such lines."""
@@ -53,6 +48,17 @@ def read(path: Path, kind: type[Mutant | Measurement], command: str) -> Run:
     if not any(isinstance(line, kind) for line in lines):
         raise ValueError(f"{path}: nothing of `{command}` in it; run that")
     return Run(header, lines)
+
+
+def origins(runs: Iterable[Run]) -> Iterator[str]:
+    """Where the figures are from: a paragraph for what was run on one machine at one commit."""
+    commands: dict[str, list[str]] = defaultdict(list)
+    for run in runs:
+        commands[f"{run.header.device}; {revision(run.header)}"].append(
+            f"`{' '.join(run.header.arguments)}`"
+        )
+    for place, how in commands.items():
+        yield f"*{place}; {', '.join(how)}.*\n"
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -277,7 +283,7 @@ def page(found: Sequence[Mutant], runs: Sequence[Run], honest: Sequence[Run]) ->
         "",
         HOW,
         "",
-        *(f"*{run.place}.*\n" for run in runs),
+        *origins(runs),
         "## By implementation",
         "",
         tally(found, lambda line: line.implementation, FILES),
@@ -326,7 +332,7 @@ def page(found: Sequence[Mutant], runs: Sequence[Run], honest: Sequence[Run]) ->
         "",
         ALARMS,
         "",
-        *(f"*{run.place}.*\n" for run in honest),
+        *origins(honest),
         "## How to add to this",
         "",
         ADD,

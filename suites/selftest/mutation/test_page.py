@@ -89,6 +89,21 @@ def test_a_campaign_goes_on_from_record_to_record(tmp_path: Path) -> None:
     assert "judged once a record: 74,070 of all variants, 6 failures" in text
 
 
+def test_what_one_commit_came_to_on_one_machine_is_from_one_place() -> None:
+    headers = (
+        HEADER,
+        replace(HEADER, commit="b" * 40),
+        replace(HEADER, arguments=("-j", "2")),
+        replace(HEADER, device="cuda"),
+    )
+    versions = "python 3.11.7, torch 2.13.0, triton 3.7.1"
+    assert [*teeth.origins(teeth.Run(header, ()) for header in headers)] == [
+        f"*cpu; {versions}; commit aaaaaaaaaaaa; `--matrix`, `-j 2`.*\n",
+        f"*cpu; {versions}; commit bbbbbbbbbbbb; `--matrix`.*\n",
+        f"*cuda; {versions}; commit aaaaaaaaaaaa; `--matrix`.*\n",
+    ]
+
+
 def test_no_seed_counts_twice(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--honest: two records have seed 3; leave one out"):
         list(teeth.campaign(campaigns(tmp_path, 0, 2, 3)))
