@@ -240,9 +240,10 @@ rule makes one mutant in each function where it applies; mutants that no compile
 counted."""
 
 ALARMS: Final = """\
-The search for such seeds has found two, and the suite was mended: the oracle refused a row that
-holds inf and -inf, which is legal (seed 1), and a test wrote over a tensor whose rows are one and
-the same row in memory, which torch refuses (seed 27)."""
+The search for such seeds has found three, and the suite was mended: the oracle refused a row that
+holds inf and -inf, which is legal (seed 1), a test wrote over a tensor whose rows are one and the
+same row in memory, which torch refuses (seed 27), and another took half of a score to be exact,
+which is rounded below the normal numbers of fp16 (seed 271)."""
 
 ADD: Final = """\
 - **A class of bugs**: an entry in [bug_classes.toml](../suites/mutation/bug_classes.toml) with the

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from golden.model import Operation
@@ -92,9 +92,9 @@ def test_scores_and_scale_count_by_their_product(
     """Powers of 2 and signs move from one to the other without a rounding, so to the bit."""
     case = data.draw(softmax_cases(operation))
     scores, scale = to_torch(case.tensor("attn_weights_slice")), case.tensor("scale").data[0]
-    other = case.changed(
-        attn_weights_slice=to_golden(scores * factor), scale=real(float(scale) / factor)
-    )
+    moved = scores * factor
+    assume(torch.equal(moved / factor, scores))  # half of an odd subnormal is rounded
+    other = case.changed(attn_weights_slice=to_golden(moved), scale=real(float(scale) / factor))
     before, after = (implementation_or_oracle.call(each) for each in (case, other))
     implementation_or_oracle.require_same(other, before, after, "x is not scale * score")
 
